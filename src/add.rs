@@ -5,7 +5,7 @@
 use std::env;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clients::run::decides_what_runs;
@@ -17,8 +17,7 @@ use workers::registry::{Binary, Checksum, Entry, Index, Kind, Launch, Package, i
 
 use crate::agents::RegistryArgs;
 use crate::output::report;
-use crate::paths::config_path;
-use crate::pools_file::add_pools;
+use crate::pools_file::{WriteArgs, add_pools, next_step};
 
 const USAGE: u8 = 2;
 /// The user has said no.
@@ -30,7 +29,7 @@ Examples:
   stdio-bus add goose --with binary --as goose-next
   stdio-bus add claude-acp --registry ./registry.json --yes
 
-`stdio-bus agents` lists what there is. `stdio-bus reload` makes a running bus use the new pool.
+`stdio-bus agents` lists what there is. The pool goes into your bus.json, ~/.config/stdio-bus/bus.json.
 
 Exit codes: 0 added or already there, 1 not available, 2 bad usage, 5 you declined.";
 
@@ -52,9 +51,8 @@ pub(crate) struct Args {
     /// what runs
     #[arg(long)]
     force: bool,
-    /// The configuration to add to [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
-    #[arg(long, value_name = "PATH")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    to: WriteArgs,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -86,7 +84,7 @@ fn add(args: &Args) -> Result<String, Refusal> {
     let index = args.registry.load()?;
     let entry = find(&index, &args.id)?;
     check_quarantine(&index, entry, args.force)?;
-    let path = config_path(args.config.as_deref()).unwrap_or_else(|_| "bus.json".into());
+    let path = args.to.path()?;
     let pool = args.pool.as_deref().unwrap_or(&entry.id);
     if has_pool(&path, pool) {
         return Err(Refusal(
@@ -119,9 +117,10 @@ fn add(args: &Args) -> Result<String, Refusal> {
     }
     Ok(format!(
         "{}: added {pool}{}. `stdio-bus check --probe` tries it, `stdio-bus agents login {pool}` logs in if it \
-         asks for that.",
+         asks for that; {}.",
         path.display(),
-        added.about_default()
+        added.about_default(),
+        next_step(&path)
     ))
 }
 
@@ -266,7 +265,10 @@ fn confirm(args: &Args, checksum: &Checksum) -> Result<(), String> {
 }
 
 fn pool_of(id: &str, launch: &Launch) -> Value {
-    let mut pool = json!({ "id": id, "command": launch.program, "args": launch.args });
+    // A bus that a service manager starts may have another PATH.
+    let found = find_program(&launch.program, &env::var_os("PATH").unwrap_or_default());
+    let program = found.map_or_else(|_| launch.program.clone(), |path| path.display().to_string());
+    let mut pool = json!({ "id": id, "command": program, "args": launch.args });
     if !launch.env.is_empty() {
         // bus.json would fill in `${NAME}`.
         let literal = |value: &String| value.replace("${", "$${");

@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
 
 use clients::address::TargetArgs;
-use clients::{Fault, Target};
+use clients::{Fault, Target, UserBus};
 use kernel_core::config::Address;
 
-use crate::paths::config_path;
+use crate::paths::{self, config_path};
 
 /// The bus to talk to.
 #[derive(clap::Args)]
 pub(crate) struct BusArgs {
-    /// Address of the bus [default: listen of bus.json]
-    #[arg(long, value_name = "HOST:PORT", value_parser = clients::address::parse_host)]
+    /// Address of the bus [default: listen of bus.json, else the bus of this user that is running]
+    #[arg(long, alias = "port", value_name = "HOST:PORT", value_parser = clients::address::parse_host)]
     tcp: Option<Address>,
     /// Unix socket of the bus
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
@@ -27,15 +27,27 @@ pub(crate) struct BusArgs {
 }
 
 impl BusArgs {
+    /// The bus that the flags name, else that of bus.json, else the running bus of this user.
     pub(crate) fn target(&self) -> Result<Target, Fault> {
+        self.resolve(paths::user_bus())
+    }
+
+    /// Like `target`, for a command that ends or changes a bus: where a folder has a bus.json, its bus is meant and no
+    /// other.
+    pub(crate) fn own_target(&self) -> Result<Target, Fault> {
+        self.resolve(if paths::has_config_here() { None } else { paths::user_bus() })
+    }
+
+    fn resolve(&self, user_bus: Option<UserBus>) -> Result<Target, Fault> {
         let Self { tcp, unix, token_file, config } = self;
         let named = TargetArgs { tcp: tcp.clone(), unix: unix.clone(), token_file: token_file.clone() };
-        Target::resolve(named, || config_path(config.as_deref()))
+        let user_bus = user_bus.filter(|_| paths::named_config(config.as_deref()).is_none());
+        Target::resolve(named, || config_path(config.as_deref()), user_bus)
     }
 
     /// The file that the configuration of the bus is in.
     pub(crate) fn config_path(&self) -> Result<PathBuf, String> {
-        config_path(self.config.as_deref())
+        config_path(self.config.as_deref()).or_else(|why| paths::running_config().ok_or(why))
     }
 
     /// The arguments of a `serve` that these flags find, and the folder of its configuration.
@@ -61,7 +73,7 @@ impl BusArgs {
     }
 
     fn absolute_config(&self) -> Result<PathBuf, Fault> {
-        absolute(&config_path(self.config.as_deref()).map_err(Fault::NoAddress)?)
+        absolute(&self.config_path().map_err(Fault::NoAddress)?)
     }
 
     fn named_address(&self) -> Result<Vec<OsString>, Fault> {

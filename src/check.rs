@@ -4,24 +4,20 @@
 //! pool could not run. It starts nothing without --probe, and prints no value of a variable.
 
 use std::env;
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kernel_core::config::{Config, Mode, PoolConfig, Program};
+use kernel_core::config::{Config, Mode, PoolConfig};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
-use kernel_shell::{at_node, find_program};
-use nix::unistd::{AccessFlags, access};
 use rpc::text::{escape_control, quoted, replace_control};
 use serde_json::{Value, json};
-use workers::cli::runtimes;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
 use crate::probe::probe;
-use crate::{paths, unexpanded};
+use crate::{machine, paths, unexpanded};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,11 +52,27 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let mut printed = print_styled(&report);
     let text = fs::read_to_string(&path).unwrap_or_default();
     let in_file = |errors| ConfigErrors::in_file(path.display().to_string(), &text, errors);
-    report_warnings(&in_file(unexpanded::find(&text)));
+    let warnings = unexpanded::find(&text).into_iter().chain(config::ignored_keys(&text));
+    let warnings = warnings.chain(without_account(&config));
+    report_warnings(&in_file(warnings.collect()));
     if args.probe && faults.is_empty() {
         printed = probe_all(&config, &mut faults);
     }
     if faults.is_empty() { printed } else { report_faults(&in_file(faults)) }
+}
+
+/// A cluster whose servers do not know who is who.
+fn without_account(config: &Config) -> Vec<ConfigError> {
+    let Some(cluster) = config.cluster.as_ref().filter(|cluster| !cluster.has_account()) else {
+        return Vec::new();
+    };
+    let message = if cluster.offer.is_empty() {
+        "without \"creds\" or \"nkey\" everybody who reaches the NATS server can pass for a node, and hear what is said"
+    } else {
+        "everybody who reaches the NATS server, each user of this machine too, can run commands here as your user"
+    };
+    let key = if cluster.insecure { "cluster.insecure" } else { "cluster.url" };
+    vec![ConfigError { path: key.to_owned(), message: message.to_owned() }]
 }
 
 /// Starts one worker of each pool in turn, and prints each answer as soon as it comes.
@@ -129,14 +141,12 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
         let mut note = |key: &str, message: String| {
             faults.push(ConfigError { path: format!("pools[{index}].{key}"), message });
         };
-        // Where it has nodes, what is started for the first of them stands for all.
-        let first = pool.nodes.first().map(|node| at_node(pool, node));
-        let started = first.as_ref().unwrap_or(pool);
-        let program = program(started).unwrap_or_else(|message| {
+        let started = machine::started(pool);
+        let program = machine::program(&started).unwrap_or_else(|message| {
             note("command", message);
             started.program.to_string()
         });
-        if let Some(message) = started.cwd.as_deref().and_then(folder_fault) {
+        if let Some(message) = started.cwd.as_deref().and_then(machine::folder_fault) {
             note("cwd", message);
         }
         describe_pool(&mut pools, pool, &program);
@@ -158,6 +168,12 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
     if let Some(web) = &config.web {
         let _ = writeln!(text, "opens the web door at {web}");
     }
+    let _ = writeln!(text, "{}", history_of(config));
+    for target in &config.notify {
+        let kinds: Vec<_> = target.on.iter().map(|kind| kind.name()).collect();
+        let (place, after) = (target.place(), target.after.as_secs_f64());
+        let _ = writeln!(text, "tells {place} of {} after {after}s", kinds.join(", "));
+    }
     if config.trace_payloads {
         let _ = writeln!(text, "shows whole messages to clients that follow the traffic");
     }
@@ -165,6 +181,27 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
         let _ = writeln!(text, "default pool {pool}");
     }
     text + &pools
+}
+
+/// Where what is said goes.
+pub(crate) fn history_of(config: &Config) -> String {
+    let kept: Vec<_> = config.pools.iter().filter(|pool| pool.keep).collect();
+    let folder =
+        config.history.as_ref().and_then(|history| history.folder.clone().or_else(paths::history_folder));
+    match (folder, kept.len()) {
+        (_, 0) => "keeps nothing of what is said".to_owned(),
+        (None, _) if config.history.is_none() => "keeps nothing of what is said".to_owned(),
+        (None, _) => {
+            "keeps nothing of what is said: there is no folder for it, set HOME or XDG_STATE_HOME".to_owned()
+        }
+        (Some(folder), all) if all == config.pools.len() => {
+            format!("keeps what is said in {}", folder.display())
+        }
+        (Some(folder), _) => {
+            let names: Vec<String> = kept.iter().map(|pool| escape_control(&pool.id).to_string()).collect();
+            format!("keeps what is said in {}, of {}", folder.display(), names.join(", "))
+        }
+    }
 }
 
 fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str) {
@@ -191,66 +228,6 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str) {
     if !pool.env.is_empty() {
         let names = pool.env.keys().map(String::as_str).collect::<Vec<_>>();
         let _ = writeln!(text, "  with {} set", escape_control(&names.join(", ")));
-    }
-}
-
-/// The file that would be started.
-fn program(pool: &PoolConfig) -> Result<String, String> {
-    match &pool.program {
-        Program::ThisBinary => {
-            let path =
-                env::current_exe().map_err(|error| format!("the file of stdio-bus is not found: {error}"))?;
-            Ok(path.display().to_string())
-        }
-        Program::At(path) => {
-            let words = path.to_string_lossy();
-            let fault = program_fault(path).map(|fault| fault + argument_hint(&words));
-            fault.map_or_else(|| Ok(words.into_owned()), Err)
-        }
-        Program::InPath(name) => {
-            let path = pool.env.get("PATH").map(OsString::from).or_else(|| env::var_os("PATH"));
-            let found = find_program(name, &path.unwrap_or_default());
-            let absent = |_| format!("{name:?} is not found in PATH{}{}", argument_hint(name), guess(name));
-            found.map(|path| path.display().to_string()).map_err(absent)
-        }
-    }
-}
-
-/// The most likely mistake of all.
-fn argument_hint(command: &str) -> &'static str {
-    if command.contains(' ') { "; arguments go into \"args\": [...]" } else { "" }
-}
-
-/// The program of an agent that was probably meant.
-fn guess(name: &str) -> String {
-    let rows = runtimes::all().unwrap_or_default();
-    let known: Vec<_> = rows.iter().flat_map(|row| row.binaries.iter().map(String::as_str)).collect();
-    match config::nearest(name, &known) {
-        Some(meant) if meant == name => {
-            let row = rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name));
-            row.and_then(|row| row.install.as_ref())
-                .map_or(String::new(), |how| format!("; install it: {how}"))
-        }
-        Some(meant) => format!("; did you mean {meant:?}?"),
-        None => String::new(),
-    }
-}
-
-fn program_fault(path: &Path) -> Option<String> {
-    let shown = path.display();
-    match fs::metadata(path) {
-        Err(error) => Some(format!("{shown}: {error}")),
-        Ok(found) if !found.is_file() => Some(format!("{shown} is not a file")),
-        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} is not executable")),
-    }
-}
-
-fn folder_fault(path: &Path) -> Option<String> {
-    let shown = path.display();
-    match fs::metadata(path) {
-        Err(error) => Some(format!("{shown}: {error}")),
-        Ok(found) if !found.is_dir() => Some(format!("{shown} is not a folder")),
-        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} cannot be entered")),
     }
 }
 
@@ -303,7 +280,10 @@ pool b: dedicated, 2 to 4 instances, up to 64 sessions each
   runs /bin/sh
   with PATH set
 ";
-        assert_eq!(text, expected.trim_start());
+        // Where it is kept depends on who runs the test.
+        let (kept, other): (Vec<&str>, Vec<&str>) =
+            text.split_inclusive('\n').partition(|line| line.starts_with("keeps "));
+        assert_eq!((other.concat().as_str(), kept.len()), (expected.trim_start(), 1));
         assert!(faults.is_empty());
     }
 
@@ -318,7 +298,7 @@ pool b: dedicated, 2 to 4 instances, up to 64 sessions each
             r#"pools[0].command: "no-such-agent -y" is not found in PATH; arguments go into "args": [...]"#,
             "pools[0].cwd: HERE/gone: No such file or directory (os error 2)",
             "pools[1].command: HERE/gone: No such file or directory (os error 2)",
-            "pools[2].command: HERE/plain is not executable",
+            "pools[2].command: HERE/plain is not executable; `chmod +x HERE/plain` makes it so",
             "pools[2].cwd: HERE/plain is not a folder",
             "pools[3].command: HERE is not a file",
             r#"pools[4].command: "claud" is not found in PATH; did you mean "claude"?"#,

@@ -28,7 +28,7 @@ use workers::registry::Source;
 use crate::manual::visible_subcommands;
 use crate::output::print;
 use crate::paths::config_path;
-use crate::{Cli, known_agents};
+use crate::{Cli, known_agents, paths};
 
 pub(crate) const SCRIPT_EXAMPLES: &str = "\
 Examples:
@@ -196,8 +196,11 @@ fn of_bus(kind: Kind, typed: &[String]) -> Vec<(String, String)> {
         unix: flag(typed, "--unix").map(in_home),
         token_file: flag(typed, "--token-file").map(in_home),
     };
-    let config = || config_path(flag(typed, "--config").map(in_home).as_deref());
-    let asked = Target::resolve(named, config).and_then(|target| names::fetch(&target, kind));
+    let named_config = flag(typed, "--config").map(in_home);
+    let config = || config_path(named_config.as_deref());
+    let user_bus =
+        if paths::named_config(named_config.as_deref()).is_none() { paths::user_bus() } else { None };
+    let asked = Target::resolve(named, config, user_bus).and_then(|target| names::fetch(&target, kind));
     match asked {
         Ok(names) => names.into_iter().map(|it| (it.name, it.about)).collect(),
         Err(_) if matches!(kind, Kind::Pools | Kind::Workers) => {

@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
         Err(fault @ Fault::Unreachable(_)) if !starts => {
-            let hint = "start one with `stdio-bus serve`, or connect with --start";
+            let hint = "start one with `stdio-bus start`, or connect with --start";
             report(format_args!("stdio-bus: {fault}; {hint}"), fault.exit_code())
         }
         Err(fault @ Fault::Unreachable(_)) => report(format_args!("stdio-bus: {fault}"), fault.exit_code()),
@@ -76,7 +76,8 @@ pub(crate) fn detached(args: DetachedArgs) -> ExitCode {
 }
 
 fn relay(args: Args) -> Result<Ended, Fault> {
-    let target = args.bus.target()?;
+    // One that starts a bus means that of its configuration.
+    let target = if args.start { args.bus.own_target()? } else { args.bus.target()? };
     let options = Options {
         pool: pool(&args, &target)?,
         target,
@@ -114,7 +115,8 @@ fn variable(name: &str) -> Option<(String, String)> {
     }
 }
 
-fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {
+/// How `serve` is started in the background for the bus that these flags name.
+pub(crate) fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {
     let (serve, folder) = bus.serve_args()?;
     let program = env::current_exe();
     let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;

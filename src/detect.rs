@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clients::exit;
@@ -11,8 +10,7 @@ use workers::cli::runtimes;
 use workers::detect::{Found, detect};
 
 use crate::output::{BOLD, GREEN, RED, print, print_styled, report, styled};
-use crate::paths::config_path;
-use crate::pools_file::add_pools;
+use crate::pools_file::{self, WriteArgs, add_pools};
 
 /// Padded to the longest value of a column that is always shown at its full width.
 const HEADERS: [&str; 5] = ["AGENT", "VERSION", "SPEAKS  ", "LOGIN    ", "WHERE"];
@@ -25,7 +23,8 @@ const NAMED_MISSING: usize = 5;
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus detect                           a table, and a pool for each
-  stdio-bus detect --write                   and the pools into ./bus.json
+  stdio-bus detect --write                   and the pools into your bus.json
+  stdio-bus detect --write --here            into ./bus.json, for a bus of this folder
   stdio-bus detect --models --json | jq '.[] | select(.available) | {id, models}'";
 
 #[derive(clap::Args)]
@@ -40,10 +39,8 @@ pub(crate) struct Args {
     /// Add a pool for each to the configuration, beside what is there
     #[arg(long)]
     write: bool,
-    /// The configuration that --write adds to [default: $STDIO_BUS_CONFIG, else ./bus.json, else
-    /// ~/.config/stdio-bus/bus.json]
-    #[arg(long, value_name = "PATH")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    to: WriteArgs,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -70,15 +67,19 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn write(args: &Args, found: &[Found]) -> ExitCode {
-    let path = config_path(args.config.as_deref()).unwrap_or_else(|_| "bus.json".into());
+    let path = match args.to.path() {
+        Ok(path) => path,
+        Err(why) => return report(format_args!("stdio-bus: {why}"), 1),
+    };
     match add_pools(&path, found.iter().filter_map(|agent| agent.pool.as_ref())) {
         Ok(added) if added.ids.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
         Ok(added) => report(
             format_args!(
-                "{}: added {}{}; `stdio-bus serve` runs the bus",
+                "{}: added {}{}; {}",
                 path.display(),
                 added.ids.join(", "),
-                added.about_default()
+                added.about_default(),
+                pools_file::next_step(&path)
             ),
             0,
         ),

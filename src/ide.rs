@@ -23,7 +23,8 @@ Examples:
   stdio-bus ide jetbrains --start            the IDE starts a bus if none runs
 
 --write keeps comments and other agents, leaves a copy of the old file beside it, and changes nothing if the settings \
-are already there. The settings of neovim and Emacs are code: add what is printed by hand.";
+are already there. The settings of neovim and Emacs are code, those of Qt Creator a dialog: add what is printed by \
+hand. For toad and Marimo it is a command to run; that of Marimo has no token, see docs/IDES.md.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -24,7 +24,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
     ("5", "`run`: a permission was refused without asking you"),
     ("69", "no bus, node or NATS server answers"),
     ("70", "internal error in the event loop; a supervisor may restart the bus"),
-    ("73", "`token`, `man`: the file cannot be created or exists; `link`: a later node has the name"),
+    ("73", "`token`, `man`: the file cannot be created or exists"),
     ("75", "another bus has the socket; `agent nats`: no node has room"),
     ("77", "the bus or NATS refuses you, or a program of another user listens in its place"),
     ("78", "bad configuration; restarting will not help"),

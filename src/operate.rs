@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clients::logs::{Whose, parse_whose};
-use clients::operate::{self, Leaving, Reloaded};
-use clients::{Ended, Fault, Signals, Target, exit};
+use clients::operate::{self, Reloaded};
+use clients::replace::{Leaving, Replacing, Waiting};
+use clients::{Ended, Fault, Signals, exit};
 
 use crate::bus_args::BusArgs;
 use crate::output::{print, report, report_fault};
@@ -25,18 +26,23 @@ Sessions continue. A configuration with errors is not used: the command prints t
 
 /// How often who waits looks.
 const EVERY: Duration = Duration::from_millis(200);
+/// What most processes are waited for is over by then. Later it is told, and told again when it has changed.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 
 const RESTART_EXAMPLES: &str = "\
 Examples:
   stdio-bus restart claude                   all processes of a pool, one after the other
   stdio-bus restart claude/0                 one of them
+  stdio-bus restart claude --now             wait for no turn
 
-Sessions continue in the new process if the agent can load or resume them. Turns have drain_timeout_sec to end.";
+Sessions continue in the new process if the agent can load or resume them. Turns have drain_timeout_sec to end. While \
+the command waits, it says for which sessions and how long; Ctrl-C ends only the command.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
   stdio-bus drain claude                     after an update of the agent: nobody is interrupted
   stdio-bus drain claude/0 --wait            and wait until the process has ended
+  stdio-bus drain claude --now               also what drains already: do not wait for its sessions
 
 A draining process gets no new sessions. It hands over idle sessions that the agent can load or resume, and exits when \
 it has none left. New sessions go to a new process.";
@@ -47,6 +53,9 @@ pub(crate) struct RestartArgs {
     /// The pool, or one worker of it
     #[arg(value_name = "POOL[/N]", value_parser = parse_whose)]
     whose: Whose,
+    /// Do not wait for turns and sessions: turns are answered worker_lost
+    #[arg(long)]
+    now: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -57,9 +66,12 @@ pub(crate) struct DrainArgs {
     /// The pool, or one worker of it
     #[arg(value_name = "POOL[/N]", value_parser = parse_whose)]
     whose: Whose,
-    /// Wait until the processes have ended
+    /// Wait until the processes have ended, and say for which sessions
     #[arg(long)]
     wait: bool,
+    /// Do not wait for turns and sessions: turns are answered worker_lost
+    #[arg(long)]
+    now: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -82,7 +94,7 @@ pub(crate) struct ReloadArgs {
 }
 
 pub(crate) fn stop(args: &StopArgs) -> ExitCode {
-    let stopping = match args.bus.target().and_then(|target| operate::stop(&target, args.now)) {
+    let stopping = match args.bus.own_target().and_then(|target| operate::stop(&target, args.now)) {
         Ok(stopping) => stopping,
         Err(fault) => return report_fault(&fault.in_words()),
     };
@@ -110,7 +122,7 @@ fn plural(calls: u64) -> String {
 }
 
 pub(crate) fn reload(args: &ReloadArgs) -> ExitCode {
-    match args.bus.target().and_then(|target| operate::reload(&target)) {
+    match args.bus.own_target().and_then(|target| operate::reload(&target)) {
         Ok(Reloaded::Changed(changed)) if changed.is_empty() => print("nothing has changed\n"),
         Ok(Reloaded::Changed(changed)) => print(&(changed.join("\n") + "\n")),
         Ok(Reloaded::Refused(errors)) => {
@@ -126,8 +138,9 @@ pub(crate) fn reload(args: &ReloadArgs) -> ExitCode {
 
 pub(crate) fn restart(args: &RestartArgs) -> ExitCode {
     let done = args.bus.target().and_then(|target| {
-        let leaving = operate::replace(&target, "_bus/restart", &args.whose)?;
-        wait_for(&target, &args.whose, leaving)
+        let replacing = Replacing::ask(&target, "_bus/restart", &args.whose, args.now)?;
+        let count = replacing.leaving().len();
+        wait_for("restart", &args.whose, replacing).map(|()| count)
     });
     match done {
         Ok(0) => {
@@ -140,11 +153,16 @@ pub(crate) fn restart(args: &RestartArgs) -> ExitCode {
 
 pub(crate) fn drain(args: &DrainArgs) -> ExitCode {
     let done = args.bus.target().and_then(|target| {
-        let leaving = operate::replace(&target, "_bus/drain", &args.whose)?;
-        for Leaving { worker, sessions, .. } in &leaving {
-            print(&format!("{}/{worker} gets no new sessions, and has {sessions}\n", args.whose.pool));
+        let replacing = Replacing::ask(&target, "_bus/drain", &args.whose, args.now)?;
+        let count = replacing.leaving().len();
+        let becomes = if args.now { "ends" } else { "gets no new sessions" };
+        for Leaving { worker, sessions, .. } in replacing.leaving() {
+            print(&format!("{}/{worker} {becomes}, and has {sessions}\n", args.whose.pool));
         }
-        if args.wait { wait_for(&target, &args.whose, leaving) } else { Ok(leaving.len()) }
+        if args.wait {
+            wait_for("drain", &args.whose, replacing)?;
+        }
+        Ok(count)
     });
     match done {
         Ok(0) => print(&format!("{} has no process\n", args.whose.pool)),
@@ -153,22 +171,47 @@ pub(crate) fn drain(args: &DrainArgs) -> ExitCode {
     }
 }
 
-/// Waits until these processes have ended, and tells of each. Returns how many they were.
-fn wait_for(target: &Target, whose: &Whose, mut leaving: Vec<Leaving>) -> Result<usize, Fault> {
-    let count = leaving.len();
-    while !leaving.is_empty() {
-        let running = operate::processes(target, &whose.pool)?;
-        leaving.retain(|Leaving { worker, pid, .. }| {
-            let runs = pid.is_some_and(|pid| running.contains(&pid));
-            if !runs {
-                let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-                print(&format!("{}/{worker}{pid} has ended\n", whose.pool));
-            }
-            runs
-        });
-        if !leaving.is_empty() {
+/// Waits until these processes have ended, and tells of each and of what it is waited for.
+fn wait_for(command: &str, whose: &Whose, mut replacing: Replacing) -> Result<(), Fault> {
+    let pool = &whose.pool;
+    let (mut tell_at, mut told) = (Instant::now() + TELL_AFTER, Vec::new());
+    while !replacing.leaving().is_empty() {
+        for Leaving { worker, pid, .. } in replacing.ended()? {
+            let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+            print(&format!("{pool}/{worker}{pid} has ended\n"));
+        }
+        if Instant::now() >= tell_at {
+            tell_at = Instant::now() + TELL_AFTER;
+            let waiting = replacing.waiting()?;
+            tell(command, pool, &waiting, &mut told);
+        }
+        if !replacing.leaving().is_empty() {
             thread::sleep(EVERY);
         }
     }
-    Ok(count)
+    Ok(())
+}
+
+/// Tells what processes are waited for, unless that was `told` before.
+fn tell(command: &str, pool: &str, waiting: &[Waiting], told: &mut Vec<String>) {
+    let lines: Vec<String> = waiting.iter().flat_map(|it| it.lines.iter().cloned()).collect();
+    if lines.is_empty() || lines == *told {
+        return;
+    }
+    for it in waiting {
+        let (first, sessions) =
+            it.lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let colon = if sessions.is_empty() { "" } else { ":" };
+        report(format_args!("stdio-bus: {first}, {}{colon}", it.limit()), 0);
+        for session in sessions {
+            report(format_args!("{session}"), 0);
+        }
+    }
+    if told.is_empty() {
+        report(
+            format_args!("`stdio-bus {command} {pool} --now` does not wait; Ctrl-C ends only this command"),
+            0,
+        );
+    }
+    *told = lines;
 }

@@ -118,8 +118,12 @@ pub(crate) fn report_fault(fault: &Fault) -> ExitCode {
             report(format_args!("{fault}{}", last_words(error.get())), code)
         }
         Fault::Config(_) | Fault::Refused(_) => report(fault, code),
+        Fault::Unreachable(why) if why.starts_with("what answers at ") => {
+            let hint = "another program has that address; choose another one in \"listen\" of bus.json";
+            report(format_args!("stdio-bus: {fault}; {hint}"), code)
+        }
         Fault::Unreachable(_) => {
-            report(format_args!("stdio-bus: {fault}; start one with `stdio-bus serve`"), code)
+            report(format_args!("stdio-bus: {fault}; start one with `stdio-bus start`"), code)
         }
         fault => report(format_args!("stdio-bus: {fault}"), code),
     }

@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kernel_shell::config;
 use serde_json::Value;
+
+use crate::paths;
 
 /// What was added to the file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,36 @@ impl Added {
             Some(pool) => format!("; clients that name no pool get {pool} (\"default_pool\", which is new)"),
             None => String::new(),
         }
+    }
+}
+
+/// The file that pools are added to.
+#[derive(clap::Args)]
+pub(crate) struct WriteArgs {
+    /// The configuration to add to [default: $STDIO_BUS_CONFIG, else ~/.config/stdio-bus/bus.json]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Add to ./bus.json, the configuration of this folder alone
+    #[arg(long, conflicts_with = "config")]
+    here: bool,
+}
+
+impl WriteArgs {
+    pub(crate) fn path(&self) -> Result<PathBuf, String> {
+        paths::config_to_write(self.config.as_deref(), self.here)
+    }
+}
+
+/// How to make a bus use what was added to this file.
+pub(crate) fn next_step(path: &Path) -> &'static str {
+    let is_running =
+        paths::running_config().is_some_and(|running| fs::canonicalize(path).is_ok_and(|it| it == running));
+    if is_running {
+        "`stdio-bus reload` makes the running bus use it"
+    } else if paths::named_config(None).is_some() || paths::user_config().is_some_and(|user| user == path) {
+        "`stdio-bus start` runs the bus"
+    } else {
+        "`stdio-bus serve` runs the bus"
     }
 }
 

@@ -12,6 +12,7 @@ use clients::run::{self, AgentCommand, AgentSource, AttachOptions, Input, Option
 use clients::{Fault, run::Ended};
 
 use crate::bus_args::BusArgs;
+use crate::kept_sessions;
 use crate::known_agents;
 use crate::output::{self, report, stdout_has_colour};
 
@@ -29,6 +30,7 @@ Examples:
   stdio-bus run gemini \"explain this folder\" -- --sandbox   with arguments of the agent's own
   stdio-bus run -- my-agent --flag           any command that speaks ACP
   stdio-bus run --pool claude                an agent of a running bus
+  stdio-bus run --resume 3f9a01                  a kept session; `stdio-bus sessions --all` lists them
   stdio-bus run --attach s17                 watch a session of a running bus; `stdio-bus sessions` lists them
   stdio-bus run --attach s17 --control       and take part in it
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
@@ -90,9 +92,15 @@ pub(crate) struct Args {
     /// Go on with the newest session that the agent has in this folder
     #[arg(long = "continue", conflicts_with = "session")]
     continue_newest: bool,
+    /// Go on with a kept session, at the agent that it was with; `stdio-bus sessions --all` lists them
+    #[arg(long, value_name = "LABEL", conflicts_with_all = ["continue_newest", "session", "attach", "pool"])]
+    resume: Option<String>,
     /// Go on with this session of the agent; `stdio-bus call --pool NAME session/list` lists those of a pool
     #[arg(long, value_name = "ID")]
     session: Option<String>,
+    /// What was said last in the session of `--resume`.
+    #[arg(skip)]
+    said_last: Option<String>,
     /// Print session envelopes, one JSON object per line
     #[arg(long)]
     json: bool,
@@ -181,6 +189,13 @@ enum Plan {
 
 impl Args {
     fn plan(mut self) -> Result<Plan, ArgsError> {
+        if let Some(label) = self.resume.take() {
+            let (kept, _, transcript) = kept_sessions::read(&self.bus, &label).map_err(ArgsError::Fault)?;
+            self.said_last = Some(history::primer::primer(&transcript.entries));
+            (self.pool, self.session) = (Some(kept.pool), Some(kept.agent_session));
+            let folder = kept.folder.map(PathBuf::from).filter(|folder| folder.is_dir());
+            self.cwd = self.cwd.or(folder);
+        }
         match self.attach.take() {
             Some(session) => self.attach_options(session).map(Plan::Attach),
             None => self.options().map(|options| Plan::Talk(Box::new(options))),
@@ -232,6 +247,7 @@ impl Args {
             Some(id) => Some(Reopen::Id(id.clone())),
             None => self.continue_newest.then_some(Reopen::Newest),
         };
+        let said_last = self.said_last.clone();
         let (agent, prompt) = self.agent_and_prompt()?;
         Ok(Options {
             agent,
@@ -242,6 +258,7 @@ impl Args {
             model,
             mode,
             reopen,
+            said_last,
             prompt,
             input,
             once,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use clients::exit;
 use kernel_core::config::{Address, Config, Listen, PoolConfig, Program, WebConfig};
-use kernel_shell::ServeError;
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
+use kernel_shell::{Carried, CompanionArgs, ServeError, UserSocket};
 
 use crate::output::report;
 use crate::{paths, unexpanded};
@@ -20,17 +20,22 @@ Examples:
   stdio-bus serve                            what ./bus.json declares
   stdio-bus serve --config my.json --unix /tmp/bus.sock
   stdio-bus serve --stdio                    one client, on stdin and stdout
+  stdio-bus serve --config-fd 3 3< my.json   the configuration of a program that keeps it in memory
 
 Prints one JSON line per address on stdout once it accepts connections. SIGTERM lets the calls in flight finish and \
-ends every worker; a second one does not wait. SIGHUP reloads the configuration.";
+ends every worker; a second one does not wait. SIGHUP reloads the configuration. SIGUSR2 has the bus become the \
+program that is now at the path it was started by, as `stdio-bus upgrade` does.";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
+    /// Read the configuration from this open file descriptor; paths in it are relative to the working folder
+    #[arg(long, value_name = "N", conflicts_with = "config", value_parser = clap::value_parser!(i32).range(3..))]
+    config_fd: Option<i32>,
     /// Listen on this address instead of those of the configuration; port 0 picks a free port
-    #[arg(long, value_name = "HOST:PORT", value_parser = config::parse_tcp)]
+    #[arg(long, alias = "port", value_name = "HOST:PORT", value_parser = config::parse_tcp)]
     tcp: Vec<Address>,
     /// Listen on this socket instead of the addresses of the configuration
     #[arg(long, value_name = "PATH", value_parser = parse_unix)]
@@ -66,24 +71,43 @@ fn parse_web(text: &str) -> Result<Web, String> {
 pub(crate) fn run(args: Args) -> ExitCode {
     // This must happen before the token is read.
     kernel_shell::keep_memory_private();
+    // The log has a thread, so this comes before it.
+    let handover = match kernel_shell::Handover::from_env() {
+        Ok(handover) => handover,
+        Err(message) => {
+            return report(format_args!("stdio-bus: cannot go on in the place of another: {message}"), 1);
+        }
+    };
     let listeners = match args.listeners() {
         Ok(listeners) => listeners,
         Err(message) => return report(format_args!("stdio-bus: {message}"), 2),
     };
-    // The log has a thread, so this comes before it.
     let sockets = match kernel_shell::InheritedSockets::from_env() {
         Ok(sockets) => sockets,
         Err(error) => {
             return report(format_args!("stdio-bus: cannot use the sockets of LISTEN_FDS: {error}"), 1);
         }
     };
-    let addresses = Addresses { listeners, inherited: sockets.addresses() };
-    let path = match paths::config_path(args.config.as_deref()) {
-        Ok(path) => path,
-        Err(message) => return report(format_args!("stdio-bus: {message}"), exit::BAD_CONFIGURATION),
+    let inherited = sockets.addresses();
+    let carried = match &handover {
+        Some(handover) => handover.carried().clone(),
+        None => match Source::find(&args) {
+            Ok(Source { path: config_path, text: config_text }) => {
+                Carried { config_path, config_text, inherited, since_ms: rpc::text::unix_ms() }
+            }
+            Err(message) => return report(format_args!("stdio-bus: {message}"), exit::BAD_CONFIGURATION),
+        },
     };
+    let source = Source { path: carried.config_path.clone(), text: carried.config_text.clone() };
+    let addresses = Addresses { listeners, inherited: carried.inherited.clone() };
+    let path = source.path.clone();
     let web = args.web;
-    let config = match load(&path, &addresses, web.as_ref()) {
+    // A bus that goes on in the place of another has the configuration of that one, whatever the file says by now.
+    let loaded = match &handover {
+        Some(handover) => Ok(handover.config().clone()),
+        None => load(&source, &addresses, web.as_ref()),
+    };
+    let config = match loaded {
         Ok(config) => config,
         Err(faults) => return report(faults, exit::BAD_CONFIGURATION),
     };
@@ -91,30 +115,45 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(path) => path,
         Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
-    let config_file = Some(std::path::absolute(&path).unwrap_or_else(|_| path.clone()));
+    let config_file = source.is_file().then(|| std::path::absolute(&path).unwrap_or_else(|_| path.clone()));
+    // Who names an address wants a bus that is found there alone, and who reads stdout has one of its own.
+    let is_own =
+        !addresses.listeners.is_empty() || config.listen.iter().all(|listen| listen.at == Address::Stdio);
+    let user_socket = paths::user_socket().filter(|_| !is_own);
+    let user_socket = user_socket.map(|path| UserSocket { path, config: config_file.clone() });
     let handshake_cache = paths::handshake_cache_path(&path);
     paths::forget_old_handshakes();
-    let web_args = web_args(&path);
-    let link_args = link_args();
+    let companions = CompanionArgs {
+        web: web_args(&path),
+        link: link_args(carried.since_ms),
+        history: history_args(),
+        notify: notify_args(),
+    };
     kernel_shell::start_logging(match args.log_format {
         LogFormat::Text => kernel_shell::LogFormat::Text,
         LogFormat::Json => kernel_shell::LogFormat::Json,
     });
-    for warning in unexpanded::find(&fs::read_to_string(&path).unwrap_or_default()) {
+    let text = if handover.is_some() { String::new() } else { source.text() };
+    for warning in unexpanded::find(&text).into_iter().chain(config::ignored_keys(&text)) {
         log::warn!("{}: {warning}", path.display());
     }
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
         sockets,
+        user_socket,
         config_file,
         commit: option_env!("BUS_COMMIT"),
-        reload: Box::new(move || load(&path, &addresses, web.as_ref()).map_err(|faults| faults.to_string())),
+        reload: Box::new(move || {
+            load(&source, &addresses, web.as_ref()).map_err(|faults| faults.to_string())
+        }),
+        started_by: kernel_shell::started_by(&this_binary),
         this_binary,
         handshake_cache,
         guard_args: vec!["internal-guard".into()],
         mark_folder: paths::mark_folder(),
-        web_args,
-        link_args,
+        companions,
+        carried,
+        handover,
     });
     kernel_shell::flush_logs();
     match served {
@@ -137,16 +176,25 @@ fn web_args(config: &Path) -> Vec<OsString> {
     vec!["web".into(), "--supervised".into(), "--config".into(), config.into()]
 }
 
+/// With these arguments this program writes down what is said.
+fn history_args() -> Vec<OsString> {
+    vec!["history".into(), "--supervised".into()]
+}
+
+/// With these arguments this program tells people who are away.
+fn notify_args() -> Vec<OsString> {
+    vec!["notify".into(), "--supervised".into()]
+}
+
 /// With these arguments this program links the bus to the cluster. Empty: it was built without that.
 #[cfg(feature = "cluster")]
-fn link_args() -> Vec<OsString> {
-    // Of two nodes with one name the one whose bus was started later stays, however often their links are started.
-    let now = rpc::text::unix_ms().to_string();
-    vec!["link".into(), "--supervised".into(), "--since".into(), now.into()]
+fn link_args(since_ms: u64) -> Vec<OsString> {
+    // The next link of this bus has had the name of the node for as long as the bus has.
+    vec!["link".into(), "--supervised".into(), "--since".into(), since_ms.to_string().into()]
 }
 
 #[cfg(not(feature = "cluster"))]
-fn link_args() -> Vec<OsString> {
+fn link_args(_since_ms: u64) -> Vec<OsString> {
     Vec::new()
 }
 
@@ -158,9 +206,46 @@ struct Addresses {
     inherited: Vec<Address>,
 }
 
+/// Where the configuration comes from.
+struct Source {
+    /// Of a text, a name for it in the working folder, which its paths are relative to.
+    path: PathBuf,
+    /// What was read from a file descriptor. It cannot be read again.
+    text: Option<String>,
+}
+
+impl Source {
+    fn find(args: &Args) -> Result<Source, String> {
+        let Some(fd) = args.config_fd else {
+            return Ok(Source { path: paths::config_path(args.config.as_deref())?, text: None });
+        };
+        let text = fs::read_to_string(format!("/dev/fd/{fd}"));
+        let text = text.map_err(|error| format!("--config-fd {fd}: {error}"))?;
+        // No worker inherits it.
+        let _ = nix::unistd::close(fd);
+        Ok(Source { path: format!("fd-{fd}").into(), text: Some(text) })
+    }
+
+    fn is_file(&self) -> bool {
+        self.text.is_none()
+    }
+
+    fn text(&self) -> String {
+        self.text.clone().unwrap_or_else(|| fs::read_to_string(&self.path).unwrap_or_default())
+    }
+
+    fn load(&self) -> Result<Config, ConfigErrors> {
+        let Some(text) = &self.text else { return config::load(&self.path) };
+        let folder = env::current_dir().unwrap_or_default();
+        config::parse(text, &folder)
+            .map_err(|faults| ConfigErrors::in_file(self.path.display().to_string(), text, faults.errors))
+    }
+}
+
 /// Loads the configuration.
-fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config, ConfigErrors> {
-    let mut config = config::load(path)?;
+fn load(source: &Source, addresses: &Addresses, web: Option<&Web>) -> Result<Config, ConfigErrors> {
+    let path = source.path.as_path();
+    let mut config = source.load()?;
     if let Some(web) = web {
         config.web = door_at(web, config.web.take()).map_err(|message| {
             let error = ConfigError { path: "web".to_owned(), message };
@@ -194,8 +279,9 @@ fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config,
 fn door_at(web: &Web, configured: Option<WebConfig>) -> Result<Option<WebConfig>, String> {
     let Web::At(at) = web else { return Ok(None) };
     let mut door = at.clone();
-    if let Some(WebConfig { tls, hosts, origins, .. }) = configured {
+    if let Some(WebConfig { tls, hosts, origins, push, .. }) = configured {
         (door.tls, door.hosts, door.origins) = (tls.filter(|_| at.https), hosts, origins);
+        door.push = push;
     }
     if door.https && door.tls.is_none() {
         return Err(format!(
@@ -255,7 +341,7 @@ mod tests {
     fn args(tcp: &[&str], unix: &[&str], stdio: bool) -> Args {
         let tcp = tcp.iter().map(|text| config::parse_tcp(text).unwrap()).collect();
         let unix = unix.iter().map(|path| config::parse_unix(path, Path::new("/run")).unwrap()).collect();
-        Args { config: None, tcp, unix, stdio, web: None, log_format: LogFormat::Text }
+        Args { config: None, config_fd: None, tcp, unix, stdio, web: None, log_format: LogFormat::Text }
     }
 
     #[test]

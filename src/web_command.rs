@@ -17,8 +17,10 @@ use web::tokens::{DoorPlace, Store};
 use web::{Options, Orders};
 
 use crate::bus_args::BusArgs;
-use crate::output::{print, report_fault};
-use crate::paths::{config_path, web_state_path};
+use crate::kept_sessions;
+use crate::output::{print, report, report_fault};
+use crate::paths::{self, config_path, web_state_path};
+use crate::reach::{Reach, reach};
 
 /// A door answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -128,9 +130,33 @@ struct ConfigArg {
 }
 
 impl ConfigArg {
+    /// What the door of the bus has given out: of the bus that is named, else of the running bus of this user where the
+    /// folder has no bus.json, or one whose bus has no door.
     fn store(&self) -> Result<Store, Fault> {
-        let config = config_path(self.config.as_deref()).map_err(Fault::NoAddress)?;
-        let Some(path) = web_state_path(&config) else {
+        self.store_and_config().map(|(store, _)| store)
+    }
+
+    fn store_and_config(&self) -> Result<(Store, PathBuf), Fault> {
+        let running =
+            || paths::running_config().filter(|_| paths::named_config(self.config.as_deref()).is_none());
+        match config_path(self.config.as_deref()) {
+            Ok(config) => {
+                let store = ConfigArg::store_of(&config)?;
+                let has_door = store.doors().any(answers);
+                match running().filter(|_| !has_door) {
+                    Some(other) => Ok((ConfigArg::store_of(&other)?, other)),
+                    None => Ok((store, config)),
+                }
+            }
+            Err(why) => {
+                let config = running().ok_or(Fault::NoAddress(why))?;
+                Ok((ConfigArg::store_of(&config)?, config))
+            }
+        }
+    }
+
+    fn store_of(config: &Path) -> Result<Store, Fault> {
+        let Some(path) = web_state_path(config) else {
             return Err(Fault::Failed(format!(
                 "{}: there is no folder to keep its tokens in: set HOME or XDG_STATE_HOME",
                 config.display()
@@ -151,10 +177,18 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
-    let mut store = args.config.store()?;
+    let (mut store, config) = args.config.store_and_config()?;
     let at = store.doors().find(|door| answers(door)).map(|door| door.public.clone());
     let Some(at) = at else {
         return Err(Fault::Unreachable("no web door of this bus is open".to_owned()));
+    };
+    let web = ClientConfig::load(&config).ok().and_then(|clients| clients.web);
+    // A code that is drawn is for another device, and so is one that may only approve.
+    let is_for_phone = args.qr || args.scope == Scope::Approve;
+    let (at, missing) = match reach(&at, web.as_ref()) {
+        Reach::At(url) if is_for_phone => (url, None),
+        Reach::Nowhere(missing) if is_for_phone => (at, Some(missing)),
+        _ => (at, None),
     };
     let code = store.add_code(args.scope).map_err(cannot_keep)?;
     let link = web::link::link(&at, &code);
@@ -164,12 +198,18 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
             None => return Err(Fault::Failed("the link is too long for a QR code".to_owned())),
         }
     }
+    if let Some(missing) = missing {
+        report(missing, 0);
+    }
     if args.open {
         let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
         let started = Command::new(opener).arg(&link).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        started.map_err(|error| {
-            Fault::Failed(format!("cannot open a browser with {opener}: {error}; {link}"))
-        })?;
+        if let Err(error) = started {
+            report(
+                format_args!("stdio-bus: no browser opens here ({opener}: {error}); open the link yourself:"),
+                0,
+            );
+        }
     }
     Ok(print(&format!("{link}\n")))
 }
@@ -244,14 +284,16 @@ fn options(args: OpenArgs) -> Result<Options, Fault> {
     let path = bus.config_path();
     let state = path.as_deref().ok().and_then(web_state_path);
     if supervised {
-        let (Orders { web }, target) = clients::read_orders().map_err(Fault::Failed)?;
-        return Ok(Options { web, target, state, assets, ends_with_stdin: true });
+        let (Orders { web, history }, target) = clients::read_orders().map_err(Fault::Failed)?;
+        let history = history.and_then(|history| history.folder.or_else(paths::history_folder));
+        return Ok(Options { web, target, state, history, assets, ends_with_stdin: true });
     }
     let web = match listen {
         Some(web) => web,
         None => configured(path.as_deref().ok())?,
     };
-    Ok(Options { web, target: bus.target()?, state, assets, ends_with_stdin: false })
+    let history = kept_sessions::folder(&bus).ok();
+    Ok(Options { web, target: bus.target()?, state, history, assets, ends_with_stdin: false })
 }
 
 /// The door of bus.json, else one at the usual address.

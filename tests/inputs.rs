@@ -17,10 +17,11 @@ fn times() -> usize {
 
 #[test]
 fn inputs_of_the_corpus_and_mutations_of_them_break_nothing() {
-    let others: [(&str, fuzz::Target); 3] = [
+    let others: [(&str, fuzz::Target); 4] = [
         ("config", kernel_shell::fuzz::config),
         ("frame", cluster::fuzz::frame),
         ("pipe", cluster::fuzz::pipe),
+        ("transcript", history::fuzz::transcript),
     ];
     for (name, target) in TARGETS.into_iter().chain(others) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);

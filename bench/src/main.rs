@@ -18,6 +18,7 @@ mod connection;
 mod docs;
 mod fan;
 mod guests;
+mod history;
 mod idle;
 mod ledger;
 mod load;
@@ -74,6 +75,8 @@ enum Command {
     Fan(fan::Args),
     /// Measure what a line costs in a session that several clients have joined
     Guests(guests::Args),
+    /// Measure what it costs that what is said is kept, and how fast it is found again
+    History(history::Args),
     /// Measure start, memory, idle CPU time and calls of the system, against their goals
     Idle(idle::Args),
     /// Kill workers, play tricks and reload under load, and hold every answer against what it should be
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args),
         Command::Fan(args) => fan::run(&args),
         Command::Guests(args) => guests::run(&args),
+        Command::History(args) => history::run(&args),
         Command::Idle(args) => idle::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),

@@ -1,5 +1,6 @@
 //! Resolves the address and the token file of the bus: from flags first, then from bus.json.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +17,29 @@ pub struct Target {
     /// Candidate addresses in the order in which they are tried. Never empty.
     pub addresses: Vec<Address>,
     pub token: Option<TokenFile>,
+    /// The running bus of this user. If it is not the bus of bus.json, it has a token of its own.
+    pub user_bus: Option<UserBus>,
+}
+
+/// The bus of this user that listens at the well-known socket, if one does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserBus {
+    pub socket: PathBuf,
+    /// The configuration of that bus, which names its token.
+    pub config: PathBuf,
+}
+
+impl UserBus {
+    fn address(&self) -> Address {
+        Address::Unix(self.socket.clone())
+    }
+
+    fn token(&self) -> Option<TokenFile> {
+        // Paths in the file are relative to its own folder, not to that of the link.
+        let config = fs::canonicalize(&self.config).ok()?;
+        let path = ClientConfig::load(&config).ok()?.token_file?;
+        Some(TokenFile { path, any_host: false })
+    }
 }
 
 /// The address and the token file that flags name.
@@ -27,11 +51,12 @@ pub struct TargetArgs {
 }
 
 impl Target {
-    /// A flag overrides bus.json. Without an address flag, bus.json must name an address. With one, bus.json
-    /// is only looked at for the token and may be missing.
+    /// A flag overrides bus.json. With an address flag, bus.json is only looked at for the token and may be missing.
+    /// Without one, the addresses of bus.json come first, then the running bus of this user; one of both is needed.
     pub fn resolve(
         named: TargetArgs,
         bus_json: impl FnOnce() -> Result<PathBuf, String>,
+        user_bus: Option<UserBus>,
     ) -> Result<Target, Fault> {
         let token = named.token_file.map(|path| TokenFile { path, any_host: true });
         if let Some(address) = named.tcp.or(named.unix.map(Address::Unix)) {
@@ -39,12 +64,37 @@ impl Target {
             let configured = || ClientConfig::load(&bus_json().ok()?).ok()?.token_file;
             let is_usable = |path: &PathBuf| config::read_token(path).is_ok();
             let found = || Some(TokenFile { path: configured().filter(is_usable)?, any_host: false });
-            return Ok(Target { addresses: vec![address], token: token.or_else(found) });
+            return Ok(Target { addresses: vec![address], token: token.or_else(found), user_bus: None });
         }
-        let path = bus_json().map_err(Fault::NoAddress)?;
+        let path = match (bus_json(), &user_bus) {
+            (Ok(path), _) => path,
+            (Err(_), Some(user)) if user.socket.exists() => {
+                return Ok(Target { addresses: vec![user.address()], token, user_bus });
+            }
+            (Err(why), _) => return Err(Fault::NoAddress(why)),
+        };
         let clients = ClientConfig::load(&path).map_err(Fault::Config)?;
         let found = clients.token_file.clone().map(|path| TokenFile { path, any_host: false });
-        Ok(Target { addresses: connectable(clients, &path)?, token: token.or(found) })
+        let mut addresses = match (connectable(clients, &path), &user_bus) {
+            // A bus at a free port is found at that socket, or nowhere.
+            (Err(_), Some(user)) => vec![user.address()],
+            (addresses, _) => addresses?,
+        };
+        let user = user_bus.as_ref().filter(|user| user.socket.exists()).map(UserBus::address);
+        addresses.extend(user.filter(|user| !addresses.contains(user)));
+        Ok(Target { addresses, token: token.or(found), user_bus })
+    }
+
+    /// The file with the token for this address.
+    fn token_file(&self, address: &Address) -> Option<TokenFile> {
+        match &self.user_bus {
+            Some(user)
+                if user.address() == *address && !self.token.as_ref().is_some_and(|it| it.any_host) =>
+            {
+                user.token()
+            }
+            _ => self.token.clone(),
+        }
     }
 
     /// The token to send over this connection to this address, if any. Fails if it would be shown to another user.
@@ -54,7 +104,7 @@ impl Target {
         stream: &Stream,
         timeout: Duration,
     ) -> Result<Option<String>, Fault> {
-        let Some(file) = &self.token else { return Ok(None) };
+        let Some(file) = self.token_file(address) else { return Ok(None) };
         let Some(token) = file.token_for(address)? else { return Ok(None) };
         match peer_check::check(stream, address, timeout)? {
             Peer::Trusted => Ok(Some(token)),
@@ -66,10 +116,14 @@ impl Target {
     }
 }
 
-/// Parses `HOST:PORT` of a bus to connect to. Unlike a listen address, the host may be any name.
+/// Parses `HOST:PORT` of a bus to connect to. Unlike a listen address, the host may be any name. A port alone is one of
+/// this machine.
 pub fn parse_host(text: &str) -> Result<Address, String> {
+    if let Some(port) = config::port_alone(text).filter(|port| *port != 0) {
+        return Ok(Address::Tcp { host: "127.0.0.1".into(), port });
+    }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err("HOST:PORT is needed".to_owned());
+        return Err("HOST:PORT is needed, such as 127.0.0.1:9000".to_owned());
     };
     let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if inner.is_none() && host.contains(':') {
@@ -101,7 +155,7 @@ fn connectable(clients: ClientConfig, path: &Path) -> Result<Vec<Address>, Fault
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -110,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bus.json");
         fs::write(&path, format!(r#"{{"listen":{listen},"pools":[]}}"#)).unwrap();
-        let target = Target::resolve(TargetArgs::default(), || Ok(path))?;
+        let target = Target::resolve(TargetArgs::default(), || Ok(path), None)?;
         Ok(target.addresses.iter().map(Address::to_string).collect())
     }
 
@@ -120,11 +174,12 @@ mod tests {
         let tcp = Some(parse_host("example.org:7").unwrap());
         let token_file = Some(PathBuf::from("/token"));
         let target =
-            Target::resolve(TargetArgs { tcp, unix: None, token_file: token_file.clone() }, unread).unwrap();
+            Target::resolve(TargetArgs { tcp, unix: None, token_file: token_file.clone() }, unread, None)
+                .unwrap();
         assert_eq!(target.addresses[0].to_string(), "tcp://example.org:7");
         assert_eq!(target.token, Some(TokenFile { path: "/token".into(), any_host: true }));
         let unix = Some("/run/bus.sock".into());
-        let target = Target::resolve(TargetArgs { tcp: None, unix, token_file }, unread).unwrap();
+        let target = Target::resolve(TargetArgs { tcp: None, unix, token_file }, unread, None).unwrap();
         assert_eq!(target.addresses[0].to_string(), "unix:///run/bus.sock");
     }
 
@@ -135,14 +190,18 @@ mod tests {
         fs::write(&path, r#"{"auth":{"token_file":"token"}}"#).unwrap();
         let token = folder.path().join("token");
         let found = Some(TokenFile { path: token.clone(), any_host: false });
-        assert_eq!(Target::resolve(TargetArgs::default(), || Ok(path.clone())).unwrap().token, found);
+        assert_eq!(Target::resolve(TargetArgs::default(), || Ok(path.clone()), None).unwrap().token, found);
         let unix = || TargetArgs { unix: Some("/run/bus.sock".into()), ..TargetArgs::default() };
-        assert_eq!(Target::resolve(unix(), || Ok(path.clone())).unwrap().token, None, "it is not there");
+        assert_eq!(
+            Target::resolve(unix(), || Ok(path.clone()), None).unwrap().token,
+            None,
+            "it is not there"
+        );
         fs::write(&token, "0123456789abcdef").unwrap();
         fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(Target::resolve(unix(), || Ok(path)).unwrap().token, found);
-        assert_eq!(Target::resolve(unix(), || Err("no bus.json".to_owned())).unwrap().token, None);
-        assert_eq!(Target::resolve(unix(), || Ok("/no/such/bus.json".into())).unwrap().token, None);
+        assert_eq!(Target::resolve(unix(), || Ok(path), None).unwrap().token, found);
+        assert_eq!(Target::resolve(unix(), || Err("no bus.json".to_owned()), None).unwrap().token, None);
+        assert_eq!(Target::resolve(unix(), || Ok("/no/such/bus.json".into()), None).unwrap().token, None);
     }
 
     #[test]
@@ -157,7 +216,8 @@ mod tests {
         assert!(none.to_string().ends_with("name one with --tcp or --unix"), "{none}");
         let bad = urls("[7]").unwrap_err();
         assert!(bad.to_string().ends_with("bus.json:1:12: listen[0]: must be a string, not 7"), "{bad}");
-        let absent = Target::resolve(TargetArgs::default(), || Err("no bus.json".to_owned())).unwrap_err();
+        let absent =
+            Target::resolve(TargetArgs::default(), || Err("no bus.json".to_owned()), None).unwrap_err();
         assert_eq!([none.exit_code(), bad.exit_code(), absent.exit_code()], [78, 78, 78]);
     }
 
@@ -167,8 +227,9 @@ mod tests {
             ("localhost:9000", Ok("tcp://localhost:9000")),
             ("[::1]:9000", Ok("tcp://[::1]:9000")),
             ("10.0.0.7:9000", Ok("tcp://10.0.0.7:9000")),
+            ("9000", Ok("tcp://127.0.0.1:9000")),
             ("::1:9000", Err("write an IPv6 address in brackets: [::1]:9000")),
-            ("localhost", Err("HOST:PORT is needed")),
+            ("localhost", Err("HOST:PORT is needed, such as 127.0.0.1:9000")),
             (":9000", Err("the host is missing")),
             ("localhost:0", Err(r#"port "0" is not a number from 1 to 65535"#)),
             ("localhost:x", Err(r#"port "x" is not a number from 1 to 65535"#)),

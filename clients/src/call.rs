@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn an_unreachable_bus_is_reported_with_every_address_tried() {
         let addresses = ["/no/a.sock", "/no/b.sock"].map(|path| Address::Unix(path.into())).to_vec();
-        let fault = run(&call("m", "{}"), &Target { addresses, token: None }).unwrap_err();
+        let fault = run(&call("m", "{}"), &Target { addresses, token: None, user_bus: None }).unwrap_err();
         let not_found = "(No such file or directory)";
         let expected =
             format!("no bus answers at unix:///no/a.sock {not_found}, nor at unix:///no/b.sock {not_found}");
@@ -174,7 +174,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let call = Call { timeout: Some(Duration::from_millis(200)), ..call("m", "{}") };
-        let fault = run(&call, &Target { addresses, token: None }).unwrap_err();
+        let fault = run(&call, &Target { addresses, token: None, user_bus: None }).unwrap_err();
         let expected = format!("no answer from tcp://127.0.0.1:{port} within 200ms");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 1));
     }

@@ -43,7 +43,7 @@ impl FakeBus {
     }
 
     pub(crate) fn target(&self) -> Target {
-        Target { addresses: vec![self.address.clone()], token: None }
+        Target { addresses: vec![self.address.clone()], token: None, user_bus: None }
     }
 
     /// The lines that the client sent.

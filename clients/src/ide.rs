@@ -46,7 +46,7 @@ impl Command {
     }
 }
 
-pub const IDES: [Ide; 8] = [
+pub const IDES: [Ide; 11] = [
     Ide {
         name: "zed",
         title: "Zed",
@@ -107,7 +107,26 @@ pub const IDES: [Ide; 8] = [
         file: Some(".acpx/config.json"),
         render: acpx,
     },
+    Ide {
+        name: "qtcreator",
+        title: "Qt Creator",
+        location: "Preferences > AI > ACP Servers > Add, with the template <Custom>",
+        file: None,
+        render: qt_creator,
+    },
+    Ide { name: "toad", title: "toad", location: "a terminal, as a command", file: None, render: toad },
+    Ide {
+        name: "marimo",
+        title: "Marimo",
+        location: "a terminal, as a command that Marimo connects to",
+        file: None,
+        render: marimo,
+    },
 ];
+
+/// The agents that Marimo knows, and the ports at which it looks for them.
+const MARIMO_PORTS: [(&str, u16); 5] =
+    [("claude", 3017), ("gemini", 3019), ("codex", 3021), ("opencode", 3023), ("cursor", 3025)];
 
 pub fn by_name(name: &str) -> Option<&'static Ide> {
     IDES.iter().find(|ide| ide.name == name)
@@ -132,7 +151,7 @@ impl Ide {
     pub fn settings_file(&self) -> Result<PathBuf, String> {
         let Some(file) = self.file else {
             return Err(format!(
-                "the settings of {} are code and cannot be merged: `stdio-bus ide {}` prints what to add to {}",
+                "the settings of {} are in no file that can be merged: `stdio-bus ide {}` prints what belongs into {}",
                 self.title, self.name, self.location
             ));
         };
@@ -258,6 +277,35 @@ fn acpx(command: &Command) -> String {
     format!("{{\n  \"agents\": {{\n    {name}: {{ \"command\": {} }}\n  }}\n}}\n", quoted(&line))
 }
 
+/// The fields of its dialog.
+fn qt_creator(command: &Command) -> String {
+    let args: Vec<String> = command.args.iter().map(|word| posix_quoted(word)).collect();
+    format!(
+        "Name:       {}\nExecutable: {}\nArguments:  {}\n",
+        command.title,
+        command.program,
+        args.join(" ")
+    )
+}
+
+/// The command line, as a single argument.
+fn as_argument(command: &Command) -> String {
+    let words = std::iter::once(&command.program).chain(&command.args).map(|word| posix_quoted(word));
+    posix_quoted(&words.collect::<Vec<_>>().join(" "))
+}
+
+fn toad(command: &Command) -> String {
+    format!("toad acp {} --title {}\n", as_argument(command), posix_quoted(&command.title))
+}
+
+/// Marimo has a fixed list of agents, so the pool takes the place of the one of its name, else of the first.
+fn marimo(command: &Command) -> String {
+    let pool = command.pool.as_deref().unwrap_or_default();
+    let (agent, port) = MARIMO_PORTS.into_iter().find(|(agent, _)| *agent == pool).unwrap_or(MARIMO_PORTS[0]);
+    let line = as_argument(command);
+    format!("# in Marimo's panel of agents this is {agent}\nnpx stdio-to-ws {line} --port {port}\n")
+}
+
 /// The arguments, each in quotes.
 fn quoted_args(command: &Command, separator: &str) -> String {
     command.args.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(separator)
@@ -266,6 +314,20 @@ fn quoted_args(command: &Command, separator: &str) -> String {
 /// JSON, Lua and Lisp share this syntax, except for control characters.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
+}
+
+/// A word as a shell reads it, and whatever splits a line as a shell does.
+fn posix_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else if !word.contains('\'') {
+        format!("'{word}'")
+    } else if !word.contains(['"', '$', '`', '\\', '!']) {
+        format!("\"{word}\"")
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// acpx splits a command line as a shell does.
@@ -322,6 +384,38 @@ mod tests {
                 assert_eq!(open, close, "{name}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn commands_are_read_by_a_shell_as_they_were_meant() {
+        let snippet = |name: &str, command: &Command| by_name(name).unwrap().snippet(command);
+        let args = ["connect", "--config", "/home/me/bus.json"].map(str::to_owned).to_vec();
+        let plain = Command { program: "/bin/bus".to_owned(), args, ..command() };
+        let line = "/bin/bus connect --config /home/me/bus.json";
+        assert_eq!(snippet("toad", &plain), format!("toad acp '{line}' --title 'stdio Bus (claude)'\n"));
+        assert!(snippet("marimo", &plain).ends_with(&format!("\nnpx stdio-to-ws '{line}' --port 3017\n")));
+        let codex = Command { pool: Some("codex".to_owned()), ..plain };
+        assert!(snippet("marimo", &codex).ends_with("--port 3021\n"));
+        assert!(
+            snippet("marimo", &Command { pool: Some("own".to_owned()), ..codex }).contains(" is claude\n")
+        );
+        // The shell reads what it is given, and the program that is started reads that once more.
+        let read = |script: &str| {
+            let out = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
+            String::from_utf8(out.stdout).unwrap()
+        };
+        let once = read(&format!("printf %s {}", as_argument(&command())));
+        let words = read(&format!("printf '%s\\n' {once}"));
+        let expected: Vec<String> = std::iter::once(command().program).chain(command().args).collect();
+        assert_eq!(words.lines().collect::<Vec<_>>(), expected);
+        for odd in ["", "it's", "a\"'b$c`d\\e", "$HOME", "a b"] {
+            assert_eq!(read(&format!("printf %s {}", posix_quoted(odd))), odd);
+        }
+        assert_eq!(
+            snippet("qtcreator", &command()),
+            "Name:       stdio Bus (claude)\nExecutable: /opt/stdio bus\n\
+             Arguments:  connect --config '/home/me/my \"bus\".json' --pool claude\n"
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod logs;
 pub mod metrics;
 pub mod names;
 pub mod operate;
+pub mod replace;
 pub mod run;
 pub mod sessions;
 mod signals;
@@ -23,6 +24,7 @@ pub mod status;
 pub mod table;
 pub mod top;
 pub mod trace;
+pub mod upgrade;
 
 mod connection;
 #[cfg(test)]
@@ -32,10 +34,10 @@ mod orders;
 mod peer_check;
 mod token;
 
-pub use address::Target;
+pub use address::{Target, UserBus};
 pub use connection::dial_for;
 pub use fault::Fault;
-pub use home::in_home;
+pub use home::{in_home, with_tilde};
 pub use orders::{read_orders, say};
 pub use signals::{Ended, Signals};
 pub use token::TokenFile;

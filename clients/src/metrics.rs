@@ -42,6 +42,8 @@ pub fn describe(status: &Value) -> String {
     );
     traffic(&mut text, &status["sides"]);
     link(&mut text, &status["link"]);
+    used(&mut text, &status["usage"]);
+    notices(&mut text, &status["notify"]["counted"]);
     text.0
 }
 
@@ -163,6 +165,37 @@ fn link(text: &mut Text, link: &Value) {
     }
 }
 
+/// What agents have reported, where what is said is kept.
+fn used(text: &mut Text, usage: &Value) {
+    let pools = list(&usage["pools"]);
+    for (name, help, label, key) in [
+        ("stdio_bus_tokens_total", "Tokens that agents have reported.", "kind", "tokens"),
+        ("stdio_bus_cost_total", "Cost that agents have reported.", "currency", "cost"),
+    ] {
+        if !pools.is_empty() {
+            text.family(name, "counter", help);
+        }
+        for pool in pools {
+            let named = ("pool", pool["pool"].as_str().unwrap_or_default());
+            for (kind, amount) in pool[key].as_object().into_iter().flatten() {
+                text.sample(name, &[named, (label, kind)], amount.as_f64());
+            }
+        }
+    }
+}
+
+/// What people who are away were told, where anybody is.
+fn notices(text: &mut Text, counted: &Value) {
+    if !counted.is_object() {
+        return;
+    }
+    let name = "stdio_bus_notices_total";
+    text.family(name, "counter", "Notices that webhooks have taken, have not taken, or were not sent.");
+    for result in ["sent", "failed", "dropped"] {
+        text.sample(name, &[("result", result)], counted[result].as_f64());
+    }
+}
+
 #[derive(Default)]
 struct Text(String);
 
@@ -245,6 +278,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_used_is_told_by_pool() {
+        let pool = json!({ "pool": "claude", "tokens": { "input": 5 }, "cost": { "USD": 0.25 } });
+        let text = describe(&json!({ "usage": { "pools": [pool] } }));
+        for line in [
+            "# TYPE stdio_bus_tokens_total counter",
+            r#"stdio_bus_tokens_total{pool="claude",kind="input"} 5"#,
+            r#"stdio_bus_cost_total{pool="claude",currency="USD"} 0.25"#,
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+        assert!(!describe(&json!({})).contains("tokens_total"));
+    }
+
+    #[test]
+    fn notices_are_told_by_what_became_of_them() {
+        let counted = json!({ "sent": 3, "failed": 2, "dropped": 0, "targets": [] });
+        let text = describe(&json!({ "notify": { "state": "up", "counted": counted } }));
+        for (result, count) in [("sent", 3), ("failed", 2), ("dropped", 0)] {
+            let line = format!(r#"stdio_bus_notices_total{{result="{result}"}} {count}"#);
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+        for none in [json!({}), json!({ "notify": { "state": "starting", "counted": null } })] {
+            assert!(!describe(&none).contains("notices"));
+        }
+    }
+
+    #[test]
     fn a_link_to_a_cluster_is_told_of() {
         for (state, up) in [("up", 1), ("resting", 0)] {
             let counted = json!({
@@ -261,6 +321,37 @@ mod tests {
                 r#"stdio_bus_link_rtt_seconds{node="n17"} 0.0015"#,
             ] {
                 assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+            }
+        }
+    }
+
+    /// The names of metrics in a text.
+    fn names(text: &str) -> Vec<&str> {
+        let starts = text.match_indices("stdio_bus_").map(|(at, _)| &text[at..]);
+        let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        starts.map(|rest| rest.split(|letter| !is_part(letter)).next().unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn rules_and_dashboard_name_only_metrics_that_are_printed() {
+        let used = json!({ "pool": "claude", "tokens": { "input": 5 }, "cost": { "USD": 0.25 } });
+        let pool = json!({ "id": "a", "sessions": 4, "kept": 3, "calls": 1, "restarts_total": 9, "requests": 12,
+            "errors": 1, "answer_us": { "count": 8, "sum": 2, "buckets": [[1024, 5]] }, "workers": [] });
+        let text = describe(&json!({
+            "uptime_sec": 7, "clients": 2, "tracers": 0, "held_bytes": 5, "limits": { "held_bytes": 10 },
+            "refused": { "busy": 3 }, "skipped": { "blank": 1 }, "lost": 6, "pools": [pool],
+            "sides": { "client": { "bytes_in": 10, "lines_in": 4 } }, "usage": { "pools": [used] },
+        }));
+        let printed: Vec<&str> = text.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+        for (file, content) in [
+            ("alerts.yml", include_str!("../../ops/prometheus/alerts.yml")),
+            ("alerts_test.yml", include_str!("../../ops/prometheus/alerts_test.yml")),
+            ("stdio-bus.json", include_str!("../../ops/grafana/stdio-bus.json")),
+        ] {
+            let names = names(content);
+            assert!(names.len() >= 5, "{file}: {names:?}");
+            for name in names {
+                assert!(printed.contains(&name), "{file} names {name}, which is none of {printed:?}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `stop` and `reload`: what SIGTERM and SIGHUP do, for a bus that is found by its address; `restart` and `drain`.
+//! `stop` and `reload`: what SIGTERM and SIGHUP do, for a bus that is found by its address.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
 use crate::connection::Connection;
-use crate::logs::Whose;
 use crate::status::list;
 use crate::{Ended, Fault, Signals, Target};
 
@@ -116,38 +115,6 @@ pub fn reload(target: &Target) -> Result<Reloaded, Fault> {
         }
         Err(fault) => Err(fault.timeout_as_unreachable()),
     }
-}
-
-/// A process that is on its way out.
-pub struct Leaving {
-    pub worker: u64,
-    pub pid: Option<u64>,
-    pub sessions: u64,
-}
-
-/// Asks a bus to replace processes: `_bus/restart` or `_bus/drain`. Returns those that leave.
-pub fn replace(target: &Target, method: &str, whose: &Whose) -> Result<Vec<Leaving>, Fault> {
-    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
-    let greeted = connection.hello("stdio-bus", None);
-    let params = json!({ "pool": whose.pool, "worker": whose.worker });
-    let answer = greeted.and_then(|()| connection.request(method, params));
-    let answer = answer.map_err(Fault::timeout_as_unreachable)?;
-    let answer: Value = serde_json::from_str(answer.get()).unwrap_or_default();
-    let leaving = |value: &Value| Leaving {
-        worker: value["worker"].as_u64().unwrap_or_default(),
-        pid: value["pid"].as_u64(),
-        sessions: value["sessions"].as_u64().unwrap_or_default(),
-    };
-    Ok(list(&answer["workers"]).iter().map(leaving).collect())
-}
-
-/// The processes of a pool that run now.
-pub fn processes(target: &Target, pool: &str) -> Result<Vec<u64>, Fault> {
-    let status = crate::status::fetch(target)?;
-    let status: Value = serde_json::from_str(status.get()).unwrap_or_default();
-    let workers =
-        list(&status["pools"]).iter().filter(|it| it["id"] == pool).flat_map(|it| list(&it["workers"]));
-    Ok(workers.filter_map(|worker| worker["pid"].as_u64()).collect())
 }
 
 fn texts(all: &Value) -> Vec<String> {

@@ -29,7 +29,7 @@ pub fn read_orders<Own: DeserializeOwned>() -> Result<(Own, Target), String> {
     let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     // The bus has named both, so the token goes where it says.
     let token = orders.token_file.map(|path| TokenFile { path, any_host: true });
-    Ok((orders.own, Target { addresses, token }))
+    Ok((orders.own, Target { addresses, token, user_bus: None }))
 }
 
 /// Tells the bus, or whoever reads stdout. If nobody does, there is nobody to tell.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::connection::Connection;
 use crate::status::{add_nodes, duration, list, word};
 use crate::table::{self, Cell};
-use crate::{Fault, Target};
+use crate::{Fault, Target, with_tilde};
 
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,12 +119,7 @@ fn session_row(session: &Value) -> Vec<Cell> {
 
 /// A folder as people write it, cut at its beginning if it is longer than this.
 pub(crate) fn folder(path: &str, at_most: usize) -> String {
-    let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);
-    let below = home.as_deref().and_then(|home| path.strip_prefix(home));
-    let path = match below {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),
-        _ => path.to_owned(),
-    };
+    let path = with_tilde(path);
     let length = path.chars().count();
     if length <= at_most {
         return path;

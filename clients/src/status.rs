@@ -115,17 +115,55 @@ fn headline(status: &Value) -> String {
     if let Some(config) = status["config"].as_str() {
         let _ = writeln!(line, "config {}", replace_control(config, '?'));
     }
+    if let Some(upgraded) = upgraded(&status["upgraded"], status["uptime_sec"].as_f64()) {
+        line.push_str(&upgraded);
+    }
     for address in list(&status["listening"]) {
         let _ = writeln!(line, "at {}", word(address));
     }
-    line + &companion("web", &status["web"]) + &companion("link", &status["link"])
+    let (web, link) = (companion("web", &status["web"]), companion("link", &status["link"]));
+    let (history, notify) =
+        (companion("history", &status["history"]), companion("notify", &status["notify"]));
+    line + &web
+        + &link
+        + &history
+        + &not_kept(&status["history"]["counted"])
+        + &notify
+        + &not_told(&status["notify"]["counted"])
+}
+
+/// When another program last took the place of the one before, and for how long nobody was served then.
+fn upgraded(last: &Value, uptime_sec: Option<f64>) -> Option<String> {
+    let (count, from) = (last["count"].as_u64()?, word(&last["from"]));
+    let ago = uptime_sec? - last["at_us"].as_f64()? / 1e6;
+    let (ago, pause) = (duration(ago.max(0.0) as u64), latency(last["pause_us"].as_u64()?));
+    let times = if count == 1 { String::new() } else { format!(", {count} times in all") };
+    Some(format!("upgraded from {from} {ago} ago, paused {pause}{times}\n"))
 }
 
 fn plural(count: &Value) -> &'static str {
     if *count == 1 { "" } else { "s" }
 }
 
-/// The web door or the link to the cluster, if there is one.
+/// What is not kept of what was said, and why.
+fn not_kept(counted: &Value) -> String {
+    let missed = counted["missed"].as_u64().unwrap_or_default();
+    let missed = if missed > 0 { format!("history lacks {missed} lines\n") } else { String::new() };
+    match counted["failing"].as_str() {
+        Some(why) => format!("history cannot be written: {}\n{missed}", replace_control(why, '?')),
+        None => missed,
+    }
+}
+
+/// Webhooks that do not take notices now, and why.
+fn not_told(counted: &Value) -> String {
+    let failing = list(&counted["targets"]).iter().filter(|target| target["failing"].is_string());
+    failing
+        .map(|target| format!("{} takes no notices: {}\n", word(&target["at"]), word(&target["failing"])))
+        .collect()
+}
+
+/// The web door, the link to the cluster, the writer of transcripts or the notifier, if there is one.
 fn companion(name: &str, it: &Value) -> String {
     match (&it["state"], &it["listening"]) {
         (Value::Null, _) => String::new(),
@@ -316,12 +354,26 @@ counted since the start: 2 recycled, 17 worker deaths
 
     #[test]
     fn the_web_door_is_named_where_it_listens_or_why_it_does_not() {
+        let counted = r#"{"missed":3,"failing":"disk full"}"#;
+        let full =
+            described(&format!(r#"{{"history":{{"state":"up","listening":"/h","counted":{counted}}}}}"#));
+        assert!(
+            full.contains("history at /h\nhistory cannot be written: disk full\nhistory lacks 3 lines\n"),
+            "{full}"
+        );
         let up = described(r#"{"web":{"state":"up","listening":"http://127.0.0.1:9001"}}"#);
         assert!(up.contains("\nweb at http://127.0.0.1:9001\n"), "{up}");
         let down = described(
             r#"{"web":{"state":"resting","restarts":2,"last_exit":"exit 1","last_words":"in use"}}"#,
         );
         assert!(down.contains("\nweb resting, 2 restarts: in use\n"), "{down}");
+    }
+
+    #[test]
+    fn an_upgrade_is_shown_on_one_line() {
+        let last = r#"{"count":3,"from":"0.1.0","at_us":60000000,"pause_us":12345}"#;
+        let text = described(&format!(r#"{{"uptime_sec":180,"upgraded":{last}}}"#));
+        assert!(text.contains("\nupgraded from 0.1.0 2m 0s ago, paused 12.3 ms, 3 times in all\n"), "{text}");
     }
 
     #[test]

@@ -4,31 +4,30 @@
 //! As JSON, events are printed verbatim after the time of day. The bus counts time from its own start, which its first
 //! answer reveals. `trace` ends with the bus, with its reader, or by a signal.
 
+mod events;
 mod readable;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
+use rpc::Stream;
 use rpc::text::{escape_control, rfc3339};
-use rpc::{Parts, Stream};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+pub use events::{Events, Told, Woken};
 pub use readable::ReadableLines;
 
 use crate::Signals;
-use crate::connection::Connection;
 use crate::{Fault, Target};
 
-/// A running bus answers at once. Afterwards it may be silent for as long as it likes.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bounds the requests that wait for an answer in the trace file. Some answers never come: the bus drops
 /// events under load.
 const MAX_OPEN_REQUESTS: usize = 1 << 16;
@@ -61,16 +60,7 @@ pub fn follow(
     out: File,
     signals: &Signals,
 ) -> Result<(), Fault> {
-    let mut connection = signals.with_default_action(|| Connection::connect(target, Some(TIMEOUT)))?;
-    let answer = signals.with_default_action(|| {
-        connection.hello("stdio-bus trace", None)?;
-        connection.request("_bus/trace", filter)
-    });
-    let answer = answer.map_err(Fault::timeout_as_unreachable)?;
-    let answer = serde_json::from_str::<Value>(answer.get()).unwrap_or_default();
-    let at = Duration::from_micros(answer["at_us"].as_u64().unwrap_or_default());
-    let started = SystemTime::now().checked_sub(at).unwrap_or(SystemTime::UNIX_EPOCH);
-    let (mut stream, mut lines) = connection.into_parts()?;
+    let mut events = signals.with_default_action(|| Events::open(target, "stdio-bus trace", filter))?;
     // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must not lose events.
     let is_file = is_file(out.as_fd());
     let write = |work: &mut dyn FnMut() -> io::Result<()>| {
@@ -80,9 +70,10 @@ pub fn follow(
     let mut out = BufWriter::new(out);
     loop {
         let written = write(&mut || {
-            while let Some(line) = lines.next_line() {
-                write_line(line, started, format, &mut out)?;
-            }
+            events.hear(|told| match told {
+                Told::Event(time, event) => format.event(&mut out, time, event),
+                Told::Dropped(count) => format.dropped(&mut out, SystemTime::now(), count),
+            })?;
             out.flush()
         });
         match written {
@@ -90,40 +81,10 @@ pub fn follow(
             Err(error) => return Err(Fault::Failed(format!("cannot write: {error}"))),
             Ok(()) => {}
         }
-        if !wait_for_bus(&stream, out.get_ref(), signals)? {
+        if !wait_for_bus(&events.stream, out.get_ref(), signals)? {
             return Ok(());
         }
-        match lines.fill(&mut stream) {
-            Ok(0) => return Err(Fault::Unreachable("the bus has closed the connection".to_owned())),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => {
-                return Err(Fault::Unreachable(format!("the connection to the bus broke: {error}")));
-            }
-        }
-    }
-}
-
-fn write_line(
-    line: &[u8],
-    started: SystemTime,
-    format: &mut dyn Format,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let Some(Parts { method: Some(method), params: Some(params), .. }) = Parts::parse(line) else {
-        return Ok(());
-    };
-    let number = |key: &str| {
-        let params = serde_json::from_str::<Value>(params.get()).unwrap_or_default();
-        params[key].as_u64().unwrap_or_default()
-    };
-    match method.get() {
-        r#""_bus/event""# => {
-            let at = Duration::from_micros(number("at_us"));
-            format.event(out, started.checked_add(at).unwrap_or(started), params)
-        }
-        r#""_bus/dropped""# => format.dropped(out, SystemTime::now(), number("count")),
-        _ => Ok(()),
+        events.read()?;
     }
 }
 
@@ -322,6 +283,7 @@ fn swimlane(end: &str, event: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek};
+    use std::time::Duration;
 
     use serde_json::value::to_raw_value;
 

@@ -29,11 +29,6 @@ impl End {
         self.code == exit::UNAVAILABLE
     }
 
-    /// Another link of the same name was started later.
-    pub(crate) fn replaced(words: impl Into<String>) -> End {
-        End { words: words.into(), code: exit::CANNOT_CREATE }
-    }
-
     /// No node has room now.
     pub(crate) fn no_room(words: impl Into<String>) -> End {
         End { words: words.into(), code: exit::TRY_LATER }

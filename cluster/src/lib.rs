@@ -9,6 +9,8 @@
 #[cfg(feature = "nats")]
 pub mod agent;
 #[cfg(feature = "nats")]
+mod asking;
+#[cfg(feature = "nats")]
 mod carrier;
 #[cfg(feature = "nats")]
 mod end;

@@ -1,8 +1,9 @@
 //! `stdio-bus nodes`: asks every node of the cluster who it is.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use async_nats::{StatusCode, Subject};
+use async_nats::{Client, Subject};
 use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
 use rpc::text::{rfc3339_of_millis, unix_ms};
@@ -11,9 +12,10 @@ use tokio::runtime;
 use tokio::time::timeout;
 
 use crate::End;
+use crate::asking::{Answer, ask};
 use crate::carrier::{Carrier, Change};
 use crate::subjects::{self, shown};
-use crate::talk::{About, Request, to_bytes};
+use crate::talk::{About, Event, Note, Reply, Request, to_bytes};
 
 /// Nodes answer at once; the last one is waited for this long after the one before it.
 const LAST_WAIT: Duration = Duration::from_millis(250);
@@ -80,7 +82,7 @@ pub fn find(cluster: &ClusterConfig, name: Option<String>, wait: Duration) -> Re
         .enable_all()
         .build()
         .map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
-    runtime.block_on(ask(cluster, name.unwrap_or_else(subjects::host_name), wait))
+    runtime.block_on(look(cluster, name.unwrap_or_else(subjects::host_name), wait))
 }
 
 /// Tells a node to take no new sessions, or to take them again.
@@ -92,14 +94,20 @@ pub fn drain(cluster: &ClusterConfig, name: Option<String>, node: &str, drain: b
         .enable_all()
         .build()
         .map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
-    runtime.block_on(tell(cluster, name.unwrap_or_else(subjects::host_name), node, Request::Drain { drain }))
+    runtime.block_on(tell(cluster, name.unwrap_or_else(subjects::host_name), node, drain))
 }
 
-async fn tell(cluster: &ClusterConfig, name: String, node: &str, request: Request) -> Result<(), End> {
+async fn tell(cluster: &ClusterConfig, name: String, node: &str, drain: bool) -> Result<(), End> {
     let mut carrier = Carrier::connect(cluster, &name, &format!("stdio-bus {name}: nodes")).await?;
-    let answered =
-        timeout(ANSWER_WAIT, carrier.client.request(subjects::open(node), to_bytes(&request))).await;
-    if let Ok(Ok(_)) = answered {
+    let client = carrier.client.clone();
+    let is_told = if name == node {
+        tell_itself(&client, node, drain).await?
+    } else {
+        let request = to_bytes(&Request::Drain { drain });
+        let mut answers = ask(&client, &name, subjects::open(node), request).await?;
+        matches!(answers.next::<Reply>(ANSWER_WAIT).await, Some(Answer::Of(by, _)) if by == node)
+    };
+    if is_told {
         return Ok(());
     }
     while let Ok(change) = carrier.changes.try_recv() {
@@ -112,26 +120,40 @@ async fn tell(cluster: &ClusterConfig, name: String, node: &str, request: Reques
     )))
 }
 
-async fn ask(cluster: &ClusterConfig, name: String, wait: Duration) -> Result<Vec<NodeRow>, End> {
+/// Tells the link of the own bus, with the permissions of a node: it may publish only notes about itself.
+async fn tell_itself(client: &Client, node: &str, drain: bool) -> Result<bool, End> {
     let broken = |error: &dyn std::fmt::Display| End::unavailable(format!("NATS: {error}"));
+    let (order, done) = if drain { (Event::Close, Event::Drain) } else { (Event::Reopen, Event::Up) };
+    let mut notes = client.subscribe(subjects::note(node)).await.map_err(|error| broken(&error))?;
+    let note = Note { event: order, addr: String::new(), started: 0, held_ms: 0 };
+    let published = client.publish(subjects::note(node), to_bytes(&note)).await;
+    published.map_err(|error| broken(&error))?;
+    let heard = async {
+        while let Some(message) = notes.next().await {
+            if serde_json::from_slice::<Note>(&message.payload).is_ok_and(|note| note.event == done) {
+                return true;
+            }
+        }
+        false
+    };
+    Ok(timeout(ANSWER_WAIT, heard).await.unwrap_or_default())
+}
+
+async fn look(cluster: &ClusterConfig, name: String, wait: Duration) -> Result<Vec<NodeRow>, End> {
     let mut carrier = Carrier::connect(cluster, &name, &format!("stdio-bus {name}: nodes")).await?;
     let client = carrier.client.clone();
-    let inbox = Subject::from(client.new_inbox());
-    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| broken(&error))?;
-    client.flush().await.map_err(|error| broken(&error))?;
     let asked = Instant::now();
-    let published = client.publish_with_reply(subjects::ALL_NODES, inbox, "{}".into()).await;
-    published.map_err(|error| broken(&error))?;
-    let mut nodes: Vec<NodeRow> = Vec::new();
+    let mut answers = ask(&client, &name, Subject::from_static(subjects::ALL_NODES), "{}".into()).await?;
+    let mut nodes: BTreeMap<String, NodeRow> = BTreeMap::new();
     loop {
         let left = wait.saturating_sub(asked.elapsed());
         let left = if nodes.is_empty() { left } else { left.min(LAST_WAIT) };
-        let Ok(Some(message)) = timeout(left, answers.next()).await else { break };
-        if message.status == Some(StatusCode::NO_RESPONDERS) {
-            break;
-        }
-        if let Ok(about) = serde_json::from_slice(&message.payload) {
-            nodes.push(NodeRow { about, round_trip: asked.elapsed() });
+        match answers.next::<About>(left).await {
+            Some(Answer::Of(node, about)) => {
+                nodes.entry(node).or_insert_with(|| NodeRow { about, round_trip: asked.elapsed() });
+            }
+            Some(Answer::Doubtful) => {}
+            Some(Answer::NobodyThere) | None => break,
         }
     }
     while let Ok(change) = carrier.changes.try_recv() {
@@ -141,8 +163,7 @@ async fn ask(cluster: &ClusterConfig, name: String, wait: Duration) -> Result<Ve
             return Err(End::refused(format!("NATS refuses: {what}")));
         }
     }
-    nodes.sort_by(|one, other| one.about.node.cmp(&other.about.node));
-    Ok(nodes)
+    Ok(nodes.into_values().collect())
 }
 
 fn age(seconds: u64) -> String {

@@ -7,6 +7,7 @@
 //! | `bus.v1.p.e.NAME.RANDOM.PIPE` | one process of an edge: the frames of its pipes |
 //! | `bus.v1.p.n.NAME.RANDOM.PIPE` | one link: the frames of its pipes |
 //! | `bus.v1.note.NODE` | whoever wants to know that the node came up, drains or is gone |
+//! | `_INBOX.NAME.RANDOM.*` | the bus of that name: answers to what it has asked, each at the name of who answers |
 //!
 //! A name is a token of its own, because a wildcard of NATS stands for whole tokens: so permissions can be written.
 
@@ -18,6 +19,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// Asks every node who it is.
 pub(crate) const ALL_NODES: &str = "bus.v1.ask.%nodes";
+
+/// The last token of a subject at which answers are expected.
+const ANYBODY: &str = "%";
 
 pub(crate) const NAME_CHARS_MAX: usize = 32;
 
@@ -37,6 +41,46 @@ pub(crate) fn note(node: &str) -> Subject {
 /// The prefix of what is answered to this process.
 pub(crate) fn inbox(name: &str) -> String {
     format!("_INBOX.{name}")
+}
+
+/// Where the answers to one request come. Its random part is known only to those who hear the request.
+pub(crate) struct AnswerPlace(String);
+
+/// A new place for answers to the bus that has this name.
+pub(crate) fn answers_to(name: &str) -> AnswerPlace {
+    AnswerPlace(format!("_INBOX.{name}.{}", random_token()))
+}
+
+impl AnswerPlace {
+    pub(crate) fn of_everybody(&self) -> Subject {
+        format!("{}.*", self.0).into()
+    }
+
+    /// What is said to those who are asked. Nobody has this name; only the server answers here, if nobody listens.
+    pub(crate) fn reply(&self) -> Subject {
+        format!("{}.{ANYBODY}", self.0).into()
+    }
+}
+
+/// Where the node of this name answers. Other programs than ours expect an answer where they say.
+pub(crate) fn answer_of(node: &str, reply: &str) -> Subject {
+    match reply.strip_suffix(ANYBODY).filter(|place| place.ends_with('.')) {
+        Some(place) => format!("{place}{node}").into(),
+        None => reply.into(),
+    }
+}
+
+/// Whether only the bus of this name hears what is answered there.
+pub(crate) fn is_of(name: &str, reply: &str) -> bool {
+    reply
+        .strip_prefix("_INBOX.")
+        .and_then(|rest| rest.strip_prefix(name))
+        .is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The name of the node that has answered at this subject.
+pub(crate) fn answered_by(subject: &str) -> Option<&str> {
+    subject.rsplit('.').next().filter(|name| is_name(name))
 }
 
 /// The address of a process: frames for it are published below it. It cannot be guessed.
@@ -64,6 +108,11 @@ impl Address {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of the bus.
+    pub(crate) fn name(&self) -> &str {
+        self.0.split('.').nth(1).unwrap_or_default()
     }
 
     /// All frames for this process.
@@ -154,6 +203,19 @@ mod tests {
         assert_eq!(pipe_of(&edge.pipe(0xab)), Some(0xab));
         assert_eq!(pipe_of("bus.v1.p.e.e3.x.+0000000000000ab"), None);
         assert_eq!(pipe_of("bus.v1.p.e.e3.x.1"), None);
+    }
+
+    #[test]
+    fn an_answer_says_by_its_subject_whose_it_is() {
+        let place = answers_to("e3");
+        let answer = answer_of("n17", &place.reply());
+        assert!(answer.starts_with("_INBOX.e3.") && answer.ends_with(".n17"), "{answer}");
+        assert_eq!(answer.split('.').count(), 4, "as in the permissions of the documentation");
+        assert_eq!(answered_by(&answer), Some("n17"));
+        assert_eq!(answered_by(&place.reply()), None);
+        assert_eq!(answer_of("n17", "_INBOX.tool.1").as_str(), "_INBOX.tool.1");
+        assert_ne!(place.reply(), answers_to("e3").reply());
+        assert_eq!(Address::of_node("n17").name(), "n17");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::asking::Signed;
+
 /// An edge looks for a node that has room.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -43,8 +45,15 @@ pub(crate) struct Offer {
 pub(crate) enum Request {
     /// A pipe.
     Open(Open),
-    /// Processes of this edge that are gone: their pipes are of no use to anybody.
-    Gone { edge: String, boot: String, pids: Vec<u32> },
+    /// What an edge has no use for any more: pipes of processes that are gone, and those of its earlier lives. The
+    /// proof is from the answer to its `open`, which only the edge of that name hears.
+    Gone {
+        proof: String,
+        #[serde(default)]
+        pids: Vec<u32>,
+        #[serde(default)]
+        earlier: bool,
+    },
     /// From now on the node takes no new sessions, or takes them again.
     Drain { drain: bool },
     /// Who is there?
@@ -67,9 +76,12 @@ pub(crate) struct Open {
     pub(crate) pipe: String,
     pub(crate) window: usize,
     pub(crate) max_frame: usize,
-    /// The link that is meant. `None`: whichever has the name.
+    /// It is for new sessions. Without it, for those that the node has.
     #[serde(default)]
-    pub(crate) to: Option<String>,
+    pub(crate) is_new: bool,
+    /// What the edge is: a node that cannot serve it says so.
+    #[serde(default)]
+    pub(crate) version: String,
 }
 
 /// What the link answers to a request.
@@ -79,6 +91,7 @@ pub(crate) struct Reply {
     pub(crate) node: String,
     pub(crate) addr: String,
     pub(crate) started: u64,
+    pub(crate) version: String,
     /// Why not. Then there is no pipe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
@@ -89,6 +102,11 @@ pub(crate) struct Reply {
     /// Other processes of the same life of the same edge that have pipes here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) siblings: Vec<u32>,
+    /// An earlier life of the same edge has pipes here.
+    pub(crate) earlier: bool,
+    /// Whoever says this is the edge that was answered.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) proof: String,
 }
 
 /// What a link tells everybody.
@@ -97,15 +115,44 @@ pub(crate) struct Note {
     pub(crate) event: Event,
     pub(crate) addr: String,
     /// When the node was started, in milliseconds of the wall clock.
+    #[serde(default)]
     pub(crate) started: u64,
+    /// How long it has had the name. A duration and no time, because the clocks of two machines differ.
+    #[serde(default)]
+    pub(crate) held_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Event {
+    /// It has the name.
     Up,
+    /// It wants the name. Who has it says so.
+    Claim,
     Drain,
     Gone,
+    /// Whoever has the key of the node tells it to take no new sessions.
+    Close,
+    /// The same, to take them again.
+    Reopen,
+}
+
+impl Signed for Offer {
+    fn signature(&self) -> (&str, &str) {
+        (&self.node, &self.addr)
+    }
+}
+
+impl Signed for Reply {
+    fn signature(&self) -> (&str, &str) {
+        (&self.node, &self.addr)
+    }
+}
+
+impl Signed for About {
+    fn signature(&self) -> (&str, &str) {
+        (&self.node, &self.addr)
+    }
 }
 
 /// What the link of a node tells the edge of a pipe beside the stream.

@@ -34,7 +34,7 @@ function settings(session) {
   return {
     modes: { currentModeId: session.mode, availableModes: MODES },
     models: { currentModelId: session.model, availableModels: MODELS },
-    configOptions: [...OPTIONS.map((one) => ({ ...one, currentValue: session.options[one.id] ?? one.options[0].value })), { id: "web", name: "Web search", type: "boolean", currentValue: true }],
+    configOptions: [...OPTIONS.map((one) => ({ ...one, currentValue: session.options[one.id] ?? one.options[0].value })), { id: "web", name: "Web search", type: "boolean", currentValue: session.options.web ?? true }],
   };
 }
 
@@ -50,10 +50,15 @@ class Session {
     return state && path.join(state, `${this.id}.json`);
   }
 
-  /** Tells the client, and remembers it. */
-  update(update) {
-    this.told.push(update);
-    write({ method: "session/update", params: { sessionId: this.id, update } });
+  /** Tells the client, and remembers it. What a subagent says is of another session. */
+  update(update, of = this.id) {
+    if (of === this.id) this.told.push(update);
+    write({ method: "session/update", params: { sessionId: of, update } });
+  }
+
+  /** Tells something that is about no session. */
+  tell(method, params) {
+    write({ method, params });
   }
 
   say(text, kind = "agent_message_chunk") {
@@ -74,13 +79,13 @@ class Session {
     this.update({ sessionUpdate: "tool_call_update", toolCallId: id, status: "completed", ...then });
   }
 
-  permission(toolCall, names = ["Allow once", "Always allow", "Deny"]) {
+  permission(toolCall, names = ["Allow once", "Always allow", "Deny"], of = this.id) {
     const options = ["allow_once", "allow_always", "reject_once"].map((kind, at) => [kind, names[at]]).map(([kind, name]) => ({ optionId: kind, kind, name }));
-    return this.request(toolCall, options);
+    return this.request(toolCall, options, of);
   }
 
-  request(toolCall, options) {
-    return ask("session/request_permission", { sessionId: this.id, toolCall, options });
+  request(toolCall, options, of = this.id) {
+    return ask("session/request_permission", { sessionId: of, toolCall, options });
   }
 
   elicit(message, requestedSchema) {
@@ -100,7 +105,7 @@ const methods = {
   initialize: () => ({
     protocolVersion: 1,
     agentInfo: { name: "scripted", version: "1" },
-    agentCapabilities: { loadSession: !!state, sessionCapabilities: { close: {} } },
+    agentCapabilities: { loadSession: !!state, promptCapabilities: state ? { image: true, embeddedContext: true } : {}, sessionCapabilities: { close: {}, ...(state ? { fork: {}, title: {} } : {}) } },
     authMethods: [],
   }),
   "session/new": ({ cwd }) => {
@@ -123,7 +128,7 @@ const methods = {
     session.told.push({ sessionUpdate: "user_message_chunk", content: { type: "text", text } });
     session.cancelled = false;
     const name = /^\/?(\w+)/.exec(text)?.[1] ?? "";
-    const played = await (scripts[name] ?? scripts.echo)(session, text);
+    const played = await (scripts[name] ?? scripts.echo)(session, text, prompt);
     session.save();
     return { stopReason: session.cancelled ? "cancelled" : "end_turn", ...played };
   },
@@ -138,6 +143,17 @@ const methods = {
   "session/set_config_option": ({ sessionId, configId, value }) => {
     sessions.get(sessionId).options[configId] = value;
     return { configOptions: settings(sessions.get(sessionId)).configOptions };
+  },
+  "session/set_title": ({ sessionId, title }) => {
+    sessions.get(sessionId).update({ sessionUpdate: "session_info_update", title });
+    return {};
+  },
+  "session/fork": ({ sessionId, cwd }) => {
+    const fork = new Session(`fork-${process.pid}-${next++}`, cwd);
+    fork.told = [...sessions.get(sessionId).told];
+    sessions.set(fork.id, fork);
+    fork.save();
+    return { sessionId: fork.id, ...settings(fork) };
   },
   "session/close": ({ sessionId }) => (sessions.delete(sessionId), {}),
 };

@@ -95,7 +95,7 @@ test("all of an input is shown: arguments, flags, and what stands beside the com
     await card.locator(".command-line", { hasText: command }).waitFor();
     for (const other of others) await card.locator(".subject", { hasText: other }).waitFor();
     // The agent calls all of them reading.
-    await card.locator("h3", { hasText: "wants to run a command" }).waitFor();
+    await card.locator("h2, h3", { hasText: "wants to run a command" }).waitFor();
     await over(one);
   }
 });

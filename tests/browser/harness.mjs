@@ -14,6 +14,8 @@ export const HERE = path.dirname(fileURLToPath(import.meta.url));
 export const REPO = path.join(HERE, "../..");
 const require = createRequire(path.join(process.env.STDIO_BUS_BROWSER_CACHE ?? path.join(REPO, "target/browser"), "index.js"));
 const { chromium } = require("playwright-core");
+/** A package of the cache. @param {string} name */
+export const need = (name) => require(name);
 export const AXE = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const BINARY = process.env.BUS ?? path.join(REPO, "target/release/stdio-bus");
 const ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
@@ -41,7 +43,7 @@ export function freePort() {
 
 export class TestBus {
   /** Starts a bus with an echo pool and the scripted agent as `agent`, and as `forgetful`, which keeps nothing. */
-  static async start(more = {}) {
+  static async start({ web, ...more } = {}) {
     const bus = new TestBus();
     bus.folder = fs.mkdtempSync(path.join(os.tmpdir(), "console-"));
     bus.port = await freePort();
@@ -50,7 +52,7 @@ export class TestBus {
     const agent = [path.join(HERE, "agent.mjs"), path.join(bus.folder, "state")];
     const config = {
       listen: ["tcp://127.0.0.1:0"],
-      ...(process.env.ASSETS ? {} : { web: { listen: bus.url } }),
+      ...(process.env.ASSETS ? {} : { web: { listen: bus.url, ...web } }),
       default_pool: "echo",
       limits: { drain_timeout_sec: 1 },
       pools: [
@@ -130,7 +132,7 @@ export class TestBus {
 }
 
 /** What the console tells of itself; who wants to be taken over by it says the same. */
-export const AS_CONSOLE = { elicitation: { form: {} } };
+export const AS_CONSOLE = { elicitation: { form: {} }, session: { notices: {}, compaction: {}, configOptions: { boolean: {} } }, plan: {}, subagents: {} };
 
 export class Client {
   constructor(port) {
@@ -183,6 +185,13 @@ export const launch = (...more) => chromium.launch({ executablePath: process.env
 export async function visit(browser, bus, { scope, link, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
   context.setDefaultTimeout(10_000);
+  // $LATE draws every frame so many milliseconds later. A test that looks before the page has drawn passes on some machines only; so it fails.
+  if (process.env.LATE) {
+    await context.addInitScript((ms) => {
+      window.requestAnimationFrame = (then) => window.setTimeout(() => then(performance.now()), ms);
+      window.cancelAnimationFrame = (timer) => clearTimeout(timer);
+    }, Number(process.env.LATE));
+  }
   const page = await context.newPage();
   page.faults = [];
   page.strangers = [];

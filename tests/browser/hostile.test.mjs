@@ -129,6 +129,48 @@ test("what an agent writes is text: in answers, titles, plans, diffs, file names
   await isClean(page);
 });
 
+test("whatever an agent pretends to be, it changes nothing outside its card", async () => {
+  const page = await visit(browser, bus);
+  await page.evaluate(() => document.addEventListener("securitypolicyviolation", (event) => (window.violated = event.violatedDirective)));
+  const frame = () => page.evaluate(() => [...document.querySelectorAll(".top, .rail, .toasts, title")].map((one) => one.textContent.replace(/\d+ s/g, "")).join(" | "));
+  await begin(page, "agent", "hello");
+  await page.locator(".turn-line").waitFor();
+  const before = await frame();
+  await page.fill("sb-prompt textarea", "/pretend");
+  await page.press("sb-prompt textarea", "Enter");
+  await page.locator(".transcript .agent", { hasText: "pretending is over" }).waitFor();
+  const seen = { images: new Set(), links: new Set(), outside: new Set() };
+  for (let step = 0; step < 12; step++) {
+    await page.evaluate((top) => {
+      document.querySelector(".transcript .list-view").scrollTop = top;
+      document.querySelectorAll("main details:not([open]):not(.menu) > summary, main [aria-expanded=false]").forEach((one) => one.click());
+    }, step * 500);
+    await page.waitForTimeout(60);
+    const found = await page.evaluate(() => {
+      const card = document.querySelector("section.session").getBoundingClientRect();
+      // What is cut off by an edge of its own card is inside it.
+      const isOut = (one) => {
+        const { left, right, width } = one.getBoundingClientRect();
+        return width > 0 && (left < card.left - 1 || right > card.right + 1) && !one.closest(".code, .diff-lines, .scroll, .ellipsis, .session-settings, option");
+      };
+      const all = [...document.querySelectorAll("section.session *")];
+      return { images: [...document.images].map((one) => one.src.slice(0, 30)), links: all.filter((one) => one.tagName === "A" && one.hasAttribute("href")).map((one) => one.getAttribute("href").slice(0, 12)), outside: all.filter(isOut).map((one) => one.outerHTML.slice(0, 200)) };
+    });
+    for (const [name, list] of Object.entries(found)) for (const one of list) seen[name].add(one);
+  }
+  assert.deepEqual([...seen.outside], []);
+  assert.deepEqual([...seen.images].sort(), [`${bus.url}/icon.svg`.slice(0, 30), "data:image/png;base64,iVBORw0K"].sort());
+  assert.deepEqual([...seen.links].filter((one) => !one.startsWith("#/sessions") && !one.startsWith("http://evil")), []);
+  assert.equal(await frame(), before);
+  await page.open(`sessions/${await page.evaluate(() => location.hash.split("/")[2])}/changes`);
+  await page.locator(".file-head", { hasText: "<img" }).first().waitFor();
+  await page.open("sessions");
+  await page.locator("a.session-row").first().waitFor();
+  const end = await page.evaluate(() => ({ owned: window.owned, violated: window.violated, frames: document.querySelectorAll("iframe, object, embed").length, wide: document.documentElement.scrollWidth - innerWidth }));
+  assert.deepEqual(end, { owned: undefined, violated: undefined, frames: 0, wide: 0 });
+  await isClean(page);
+});
+
 test("updates of any shape do not break the page", async () => {
   const page = await visit(browser, bus);
   const warned = [];

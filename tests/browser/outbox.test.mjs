@@ -146,6 +146,7 @@ test("a second prompt in one's own turn does not end it: nothing is done, and St
   await begin(page, "agent", "/slow 2000");
   await transcript(page).locator(".agent", { hasText: "0 1 2" }).waitFor();
   await say(page, "quick one");
+  await queue(page).filter({ hasText: "waits: quick one" }).getByText("send now").click();
   await transcript(page).locator(".agent", { hasText: "quick one" }).waitFor();
   // The second is answered by now; the first is still at work.
   await transcript(page).getByText("20 21 22").waitFor();

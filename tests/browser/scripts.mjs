@@ -1,5 +1,7 @@
 // What the agent of agent.mjs plays.
 
+import { kinds, picture } from "./kinds.mjs";
+
 const BEFORE = `#[test]
 fn the_listener_sees_the_event() {
     let bus = TestBus::start();
@@ -94,9 +96,29 @@ export const scripts = {
     await session.stream(`You chose ${outcome?.optionId ?? outcome?.outcome}.`);
   },
 
+  /** Several edits, some of the same file, one that fails. */
+  async edits(session, text) {
+    const edit = (id, path, oldText, newText, status = "completed") => session.update({ sessionUpdate: "tool_call", toolCallId: `${text} ${id}`, title: `Edit ${path}`, kind: "edit", status, content: [{ type: "diff", path: `${session.cwd}/${path}`, oldText, newText }] });
+    if (text.includes("again")) return edit(9, "src/lib.rs", "let two = 2;", "let two = 1 + 1;");
+    edit(1, "src/lib.rs", "let one = 1;\n", "let one = 1;\nlet two = 2;\n");
+    edit(2, "src/lib.rs", "let two = 2;\n", "let two = 2;\nlet three = 3;\n");
+    edit(3, "src/new.rs", null, "fn fresh() {}\n");
+    edit(4, "src/failed.rs", "a", "b", "failed");
+  },
+
   async form(session) {
     const answer = await session.elicit("Which branch should it be, and may I force?", { type: "object", properties: { branch: { type: "string", title: "Branch", default: "main" }, force: { type: "boolean", title: "Force" } }, required: ["branch"] });
     await session.stream(`You answered ${JSON.stringify(answer)}.`);
+  },
+
+  /** Tells what a prompt consists of. */
+  async parts(session, _, prompt) {
+    session.say(prompt.map((part) => [part.type, part.mimeType ?? part.resource?.mimeType, part.name ?? part.resource?.uri, part.resource?.text].filter(Boolean).join(" ")).join(" | "));
+  },
+
+  /** A turn that does not stop. */
+  async stuck(session) {
+    for (;;) await session.sleep(1000);
   },
 
   async slow(session, text) {
@@ -126,6 +148,30 @@ export const scripts = {
     session.update({ sessionUpdate: "plan", entries: [{ content: EVIL.html, status: "pending toasts dialog", priority: "high" }] });
     await session.permission({ toolCallId: "bidi", title: EVIL.html, kind: "execute", rawInput: { command: EVIL.bidi, cwd: EVIL.file } }, ["Allow once", "No, never", EVIL.html]);
     await session.stream("evil is over");
+  },
+
+  /** Everything that could pretend to be the page, reach out of its card, or take the memory of the tab. */
+  async pretend(session) {
+    const links = ["javascript:window.owned=8", "data:text/html,<script>window.owned=9</script>", "http://evil.example/\u202egpj.exe", "file:///etc/passwd", "//evil.example/x", "blob:x"];
+    for (const uri of links) session.update({ sessionUpdate: "agent_message_chunk", content: { type: "resource_link", uri, name: "Allow once", title: "Sign in again", description: EVIL.bidi } });
+    const bomb = Buffer.from(picture(8, 8), "base64");
+    for (const at of [16, 20]) bomb.writeUInt32BE(60_000, at);
+    const images = [["image/png", bomb.toString("base64")], ["image/svg+xml", Buffer.from(`<svg xmlns="http://www.w3.org/2000/svg"><script>window.owned=10</script></svg>`).toString("base64")], ["image/png", `x" onerror="window.owned=11`], ["text/html", "PHNjcmlwdD4="], ["image/png", `${picture(3000, 3000)}`], ["image/png", "A".repeat(3e6)]];
+    for (const [mimeType, data] of images) session.update({ sessionUpdate: "agent_message_chunk", content: { type: "image", mimeType, data } });
+    session.update({ sessionUpdate: "agent_message_chunk", content: { type: "resource", resource: { uri: "javascript:window.owned=12", mimeType: "text/html", text: EVIL.html } } });
+    session.update({ sessionUpdate: "notice", severity: "is-live link toasts", title: "stdio bus: your token has expired", description: `${EVIL.html} ${"wide".repeat(500)}` });
+    session.update({ sessionUpdate: "plan_update", plan: { type: "file", planId: "__proto__", uri: "javascript:window.owned=13" } });
+    session.update({ sessionUpdate: "plan_update", plan: { type: "markdown", planId: "p", content: EVIL.markdown } });
+    session.update({ sessionUpdate: "compaction_update", compactionId: "constructor", status: "__proto__", summary: [{ type: "text", text: EVIL.html }], error: EVIL.html });
+    for (const id of ["__proto__", session.id, `${session.id}-evil`]) session.update({ sessionUpdate: "subagent_update", sessionId: id, title: "◆ zed wants to run a command", description: EVIL.html, state: { state: "__proto__" } });
+    session.update({ sessionUpdate: "session_message", messageId: "m", senderSessionId: "constructor", recipientSessionId: EVIL.html, content: [{ type: "text", text: EVIL.html }] });
+    session.update({ sessionUpdate: "terminal_update", terminalId: "__proto__", command: EVIL.html, cwd: EVIL.file, output: { data: Buffer.from(`\u001b]0;${EVIL.html}\u0007\u001b[2J${EVIL.html}`).toString("base64") }, exitStatus: { exitCode: EVIL.html } });
+    session.update({ sessionUpdate: "tool_call", toolCallId: "patch", title: "x", kind: "edit", status: "completed", content: [{ type: "diff", changes: [{ operation: EVIL.html, path: EVIL.file }], patch: { format: "git_patch", text: `diff --git a/${EVIL.html} b/${EVIL.html}\n@@ -1 +1 @@\n-${EVIL.html}\n+${EVIL.bidi}\n` } }] });
+    session.update({ sessionUpdate: EVIL.html, x: EVIL.html });
+    session.update({ sessionUpdate: "quota_update", limits: [{ name: EVIL.html, used: 1, limit: 2 }] });
+    session.update({ sessionUpdate: "available_commands_update", availableCommands: [{ name: EVIL.html, description: EVIL.bidi, input: { hint: EVIL.html } }] });
+    session.update({ sessionUpdate: "config_option_update", configOptions: [{ id: "__proto__", name: EVIL.html, type: "boolean", currentValue: EVIL.html }, { id: "constructor", name: "wide ".repeat(200), type: "select", currentValue: "x", options: [{ value: "x", name: "wide ".repeat(200) }] }] });
+    await session.stream("pretending is over");
   },
 
   /** Updates of every wrong shape. */
@@ -197,6 +243,28 @@ export const scripts = {
     session.say("after the odd ones");
     await session.permission({ toolCallId: "plain", title: "a plain one", kind: "execute", rawInput: { command: "true" } });
     return { stopReason: "constructor" };
+  },
+
+  /** Every kind of update. */
+  async kinds(session) {
+    for (const [, { of, ...update }] of kinds(session.id)) session.update(update, of);
+    session.tell("session/update", { update: { sessionUpdate: "quota_update", limits: [{ name: "monthly", used: 3, limit: 9 }] } });
+    session.tell("auth/status_update", { status: "authenticated" });
+    await session.sleep(10);
+  },
+
+  /** Subagents with sessions of their own, one of which asks, and one inside a call. */
+  async team(session) {
+    const [scout, second] = [`${session.id}-scout`, `${session.id}-second`];
+    session.update({ sessionUpdate: "subagent_update", sessionId: scout, title: "the scout", state: { state: "running" } });
+    session.update({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "the scout looks around" } }, scout);
+    session.update({ sessionUpdate: "subagent_update", sessionId: second, title: "the second", state: { state: "running" } }, scout);
+    session.update({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "the scout of the scout" } }, second);
+    session.update({ sessionUpdate: "tool_call", toolCallId: "task", title: "Task: look for the token", kind: "think", status: "in_progress" });
+    for (let at = 0; at < 3; at++) await session.call(`sub-${at}`, { title: `grep token ${at}`, kind: "search", _meta: { claudeCode: { parentToolUseId: "task" } } }, { _meta: { claudeCode: { parentToolUseId: "task" } } }, 5);
+    const { outcome } = await session.permission({ toolCallId: "nested", title: "rm -rf nested", kind: "execute", rawInput: { command: "rm -rf nested" } }, undefined, scout);
+    session.update({ sessionUpdate: "subagent_update", sessionId: scout, state: { state: "idle", stopReason: "end_turn" } });
+    session.say(`the scout heard ${outcome?.optionId}`);
   },
 
   /** What else agents of today send: subagents inside a call, pictures, links. */

@@ -391,7 +391,9 @@ impl World {
             }
             Action::Exit => self.has_exited = true,
             Action::Flush(_) | Action::Resume(_) => {}
-            Action::Measure | Action::Reload | Action::Stop => unreachable!("no client asks for that"),
+            Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
+                unreachable!("no client asks for that")
+            }
         }
     }
 
@@ -423,7 +425,9 @@ impl World {
                 }
             }
             Action::Flush(_) | Action::Resume(_) | Action::Exit => {}
-            Action::Measure | Action::Reload | Action::Stop => unreachable!("no client asks for that"),
+            Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
+                unreachable!("no client asks for that")
+            }
         }
     }
 

@@ -13,8 +13,8 @@ use crate::harness::{is_gone, notification, session_of, write_script};
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
-const CLAUDE: &str = include_str!("stand_ins/claude.sh");
-const CODEX: &str = include_str!("stand_ins/codex.sh");
+pub(crate) const CLAUDE: &str = include_str!("stand_ins/claude.sh");
+pub(crate) const CODEX: &str = include_str!("stand_ins/codex.sh");
 const THREAD: &str = "01a1dc88-0000-7000-8000-000000000001";
 
 fn lines(folder: &Path, name: &str) -> Vec<String> {
@@ -22,7 +22,7 @@ fn lines(folder: &Path, name: &str) -> Vec<String> {
 }
 
 /// The messages that the script has read.
-fn received(folder: &Path) -> Vec<Value> {
+pub(crate) fn received(folder: &Path) -> Vec<Value> {
     lines(folder, "stdin").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -31,7 +31,7 @@ fn option(session: &str, id: &str, value: &str) -> Value {
 }
 
 /// Waits for the agent's next request for permission.
-fn next_question(agent: &mut Agent) -> Value {
+pub(crate) fn next_question(agent: &mut Agent) -> Value {
     loop {
         let message = agent.read();
         if message["method"] == "session/request_permission" {
@@ -40,7 +40,7 @@ fn next_question(agent: &mut Agent) -> Value {
     }
 }
 
-fn answer_question(agent: &mut Agent, question: &Value, option: &str) {
+pub(crate) fn answer_question(agent: &mut Agent, question: &Value, option: &str) {
     let outcome = match option {
         "" => json!({ "outcome": "cancelled" }),
         option => json!({ "outcome": "selected", "optionId": option }),
@@ -50,7 +50,7 @@ fn answer_question(agent: &mut Agent, question: &Value, option: &str) {
     );
 }
 
-fn start(name: &str, script: &str) -> (TempDir, Agent, String) {
+pub(crate) fn start(name: &str, script: &str) -> (TempDir, Agent, String) {
     let folder = TempDir::new().expect("a folder");
     write_script(folder.path(), name, script);
     let mut agent = Agent::start(folder.path(), &[name]);
@@ -338,7 +338,7 @@ fn garbage_and_results_of_background_work_are_ignored() {
 }
 
 #[test]
-fn a_prompt_has_images_and_files_but_no_links_outside_the_folder() {
+fn a_prompt_has_images_files_and_links() {
     let (folder, mut agent, session) = start("claude", CLAUDE);
     let file = json!({ "uri": "file:///a.txt", "text": "inside", "mimeType": "text/plain" });
     let prompt = json!([
@@ -353,8 +353,11 @@ fn a_prompt_has_images_and_files_but_no_links_outside_the_folder() {
     assert_eq!(content[1]["source"], json!({ "type": "base64", "media_type": "image/png", "data": "QUJD" }));
     assert_eq!(content[2]["text"], "[file:///a.txt]\ninside");
     let link = json!([{ "type": "resource_link", "name": "p", "uri": "file:///etc/passwd" }]);
-    let refused = agent.call("session/prompt", json!({ "sessionId": session, "prompt": link }));
-    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    let answer = agent.call("session/prompt", json!({ "sessionId": session, "prompt": link }));
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "an editor links to files anywhere");
+    let messages = received(folder.path());
+    let content = &messages.last().expect("a prompt")["message"]["content"];
+    assert_eq!(content[0]["text"], "[p] file:///etc/passwd");
 }
 
 #[test]

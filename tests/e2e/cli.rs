@@ -81,6 +81,7 @@ fn every_command_finds_the_configuration_of_the_user_in_any_folder() {
         let mut command = std::process::Command::new(BUS);
         command.args(args).current_dir(elsewhere.path()).env_remove("STDIO_BUS_CONFIG");
         command.env("XDG_CONFIG_HOME", home.path()).env("XDG_STATE_HOME", home.path());
+        command.env("XDG_RUNTIME_DIR", home.path());
         command.stdin(std::process::Stdio::null());
         command.output().expect("it runs")
     };
@@ -173,7 +174,7 @@ fn the_exit_code_tells_what_kind_of_failure_it_was() {
         let printed = if code == 0 { stdout(&out) } else { stderr(&out) };
         assert!(!printed.is_empty(), "{args:?} prints nothing");
         let next = match code {
-            69 => "start one with `stdio-bus serve`",
+            69 => "start one with `stdio-bus start`",
             78 if !args.contains(&"missing.json") => "--config PATH",
             _ => "",
         };

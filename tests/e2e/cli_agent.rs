@@ -16,7 +16,7 @@ use crate::harness::{BUS, Bus, Client, PATIENCE, is_gone, notification, request,
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
 /// The script of a qwen whose turns succeed.
-const TURN: &str = r#"cat >> $HOME/stdin; echo "$@" >> $HOME/args
+pub(crate) const TURN: &str = r#"cat >> $HOME/stdin; echo "$@" >> $HOME/args
 echo '{"type":"system","subtype":"init","session_id":"0a0a0a0a-59e7-4350-8eaf-4835821efe65"}'
 echo '{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"Hello."}]}}'
 echo '{"type":"result","subtype":"success","session_id":"0a0a0a0a-59e7-4350-8eaf-4835821efe65","usage":{}}'"#;
@@ -40,10 +40,16 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// In a sandbox, so that root has all modes, too.
     pub(crate) fn start(folder: &Path, args: &[&str]) -> Agent {
+        Agent::start_with(folder, args, &[("IS_SANDBOX", "1")])
+    }
+
+    pub(crate) fn start_with(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Agent {
         let mut command = Command::new(BUS);
         command.args(["agent", "cli", "--runtime"]).args(args).arg("--state").arg(folder.join("state"));
         command.env_clear().env("PATH", path_of(folder)).env("HOME", folder);
+        command.envs(env.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("it starts");
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("piped")));

@@ -47,6 +47,7 @@ impl BusFolder {
         let mut command = Command::new(BUS);
         command.args(args).current_dir(self.path()).env_remove("STDIO_BUS_CONFIG");
         command.env("XDG_CONFIG_HOME", self.path()).env("XDG_STATE_HOME", self.path()).env(MARK, self.path());
+        command.env("XDG_RUNTIME_DIR", self.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -18,7 +18,7 @@ fn logging_script(folder: &Path, name: &str, script: &str) {
 fn detect(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(BUS);
     command.arg("detect").args(args).current_dir(folder).env_clear();
-    command.env("PATH", folder).env("HOME", folder).output().expect("it runs")
+    command.env("XDG_RUNTIME_DIR", folder).env("PATH", folder).env("HOME", folder).output().expect("it runs")
 }
 
 fn found(out: &Output, id: &str) -> Value {
@@ -64,11 +64,13 @@ fn each_cli_is_reported_with_its_pool_and_a_failure_concerns_only_one() {
     assert_eq!(claude["version"], "2.1.0");
     assert_eq!(claude["logged_in"], false);
     assert_eq!(claude["models"], json!([{ "id": "big", "name": "big" }]));
-    let adapter =
-        json!({ "id": "claude", "command": "stdio-bus", "args": ["agent", "cli", "--runtime", "claude"] });
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let args = ["agent", "cli", "--runtime", "claude", "--program", &at("claude")];
+    let adapter = json!({ "id": "claude", "command": "stdio-bus", "args": args, "warm": false });
     assert_eq!(claude["pool"], adapter);
     let gemini = found(&out, "gemini");
-    assert_eq!(gemini["pool"], json!({ "id": "gemini", "command": "gemini", "args": ["--acp"] }));
+    let pool = json!({ "id": "gemini", "command": at("gemini"), "args": ["--acp"], "warm": false });
+    assert_eq!(gemini["pool"], pool);
     assert_eq!(gemini["models"][0]["id"], "flash");
     // Gemini opens a session, and qoder demands a login.
     assert_eq!((&gemini["logged_in"], &found(&out, "qoder")["logged_in"]), (&json!(true), &json!(false)));
@@ -101,16 +103,17 @@ fn the_program_that_was_found_is_the_one_that_runs() {
     logging_script(folder.path(), "fast-agent", "echo 0.10.46");
     logging_script(folder.path(), "pi", "echo 'a coding agent 1.2.3'");
     let out = detect(folder.path(), &["--json"]);
-    let expected = json!({ "id": "fast-agent", "command": "fast-agent", "args": ["acp"] });
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let expected = json!({ "id": "fast-agent", "command": at("fast-agent"), "args": ["acp"], "warm": false });
     assert_eq!(found(&out, "fast-agent")["pool"], expected);
     let pi = found(&out, "pi");
     assert_eq!((&pi["available"], &pi["pool"]), (&json!(false), &json!(null)));
     assert!(pi["reason"].as_str().is_some_and(|why| why.contains("pi-acp or npx")), "{pi}");
     logging_script(folder.path(), "npx", "");
-    let pool = json!({ "id": "pi", "command": "npx", "args": ["-y", "pi-acp"] });
+    let pool = json!({ "id": "pi", "command": at("npx"), "args": ["-y", "pi-acp"], "warm": false });
     assert_eq!(found(&detect(folder.path(), &["--json"]), "pi")["pool"], pool);
     logging_script(folder.path(), "pi-acp", "");
-    let pool = json!({ "id": "pi", "command": "pi-acp", "args": [] });
+    let pool = json!({ "id": "pi", "command": at("pi-acp"), "args": [], "warm": false });
     assert_eq!(found(&detect(folder.path(), &["--json"]), "pi")["pool"], pool);
     let agent =
         r#"read a; echo '{"jsonrpc":"2.0","id":1,"error":{"code":7,"message":"I was started"}}'; read b"#;
@@ -127,7 +130,7 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     let folder = folder_with_clis();
     let before = "{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"} ] }";
     fs::write(folder.path().join("bus.json"), before).expect("a file");
-    let out = detect(folder.path(), &["--write"]);
+    let out = detect(folder.path(), &["--write", "--here"]);
     assert!(out.status.success());
     assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
     assert_eq!(
@@ -138,7 +141,7 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
     assert!(written.starts_with("{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"},"), "{written}");
     assert!(written.ends_with("  ],\n  \"default_pool\": \"claude\" }"), "{written}");
-    let again = detect(folder.path(), &["--write"]);
+    let again = detect(folder.path(), &["--write", "--here"]);
     assert_eq!(String::from_utf8_lossy(&again.stderr), "bus.json: nothing to add\n");
 }
 
@@ -165,7 +168,8 @@ fn a_row_of_the_user_is_found_and_an_invalid_one_is_refused() {
     let file = folder.path().join(".config/stdio-bus/runtimes.json");
     fs::write(&file, rows).expect("a file");
     let mine = found(&detect(folder.path(), &["--json"]), "mine");
-    assert_eq!(mine["pool"], json!({ "id": "mine", "command": "mine", "args": ["talk"] }));
+    let program = folder.path().join("mine").display().to_string();
+    assert_eq!(mine["pool"], json!({ "id": "mine", "command": program, "args": ["talk"], "warm": false }));
     fs::write(&file, rows.replace("talk\"]", "talk\"],\"way\":1")).expect("a file");
     let out = detect(folder.path(), &[]);
     assert_eq!(out.status.code(), Some(78));

@@ -281,7 +281,7 @@ fn the_processes_beside_the_bus_have_nothing_of_its_secrets_in_their_environment
     let free = net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let config = json!({
         "name": "n", "pools": [puppets("p", 1)], "web": { "listen": "http://127.0.0.1:0" },
-        "cluster": { "url": format!("nats://{free}"), "offer": ["p"] },
+        "cluster": { "url": format!("nats://{free}"), "offer": ["p"], "insecure": true },
     });
     let bus = Bus::plan(config).env("AGENT_KEY", "canary-77aa").start();
     for arguments in ["internal-guard", "web --supervised", "link --supervised"] {

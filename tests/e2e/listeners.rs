@@ -203,3 +203,26 @@ fn what_is_no_socket_of_a_service_manager_is_refused() {
         assert_eq!(bus.wait_with_output().expect("it ends").status.code(), Some(1));
     }
 }
+
+#[test]
+fn a_configuration_can_come_from_an_open_file_descriptor() {
+    let folder = TempDir::new().expect("a folder");
+    let config = r#"{"version": "2", "transport": {"framing": "ndjson", "protocol": "json"},
+        "pools": [{"id": "p", "description": "mine", "command": "stdio-bus", "args": ["agent", "echo"]}]}"#;
+    fs::write(folder.path().join("given"), config).expect("a file");
+    let line = request(1, "one", json!({}));
+    let script = format!("printf '%s\\n' '{line}' | \"$0\" serve --config-fd 3 --stdio 3< given");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_stdio-bus")]).current_dir(&folder);
+    let out = command.env("XDG_STATE_HOME", folder.path()).output().expect("it runs");
+    let answer: Value = serde_json::from_slice(&out.stdout).expect("an answer");
+    assert_eq!((&answer["id"], &answer["result"]["method"]), (&json!(1), &json!("one")));
+    // What is ignored is said.
+    let log = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(log.contains("version: ignored") && log.contains("pools[0].description: ignored"), "{log}");
+    let bad = Command::new("sh")
+        .args(["-c", "\"$0\" serve --config-fd 3 3< /dev/null", env!("CARGO_BIN_EXE_stdio-bus")])
+        .output()
+        .expect("it runs");
+    assert_eq!(bad.status.code(), Some(78), "{}", String::from_utf8_lossy(&bad.stderr));
+}

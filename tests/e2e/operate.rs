@@ -212,3 +212,49 @@ fn restart_and_drain_replace_a_process_and_its_session_goes_on() {
     let out = command(&bus, &["restart", "nope"]);
     assert!(!out.status.success() && stderr(&out).contains("no pool \"nope\""), "{}", stderr(&out));
 }
+
+#[test]
+fn who_waits_for_a_process_is_told_for_which_session_and_now_does_not_wait() {
+    for (name, more, limit) in
+        [("restart", &[][..], "for at most "), ("drain", &["--wait"], "until they end")]
+    {
+        let mut config = one_pool(1);
+        config["limits"] = json!({ "drain_timeout_sec": 600 });
+        let bus = Bus::start(config);
+        let (mut client, mut old) = (bus.client(), bus.puppet());
+        client.initializes(&mut old, json!({}), json!({}));
+        let session = client.opens(&mut old, "s1");
+        client.prompts(5, &session);
+        old.is_asked("session/prompt");
+        let args = [&["p", "--tcp", bus.tcp()], more].concat();
+        let mut waiting = Program::plan(&args).command_is(name).at_terminal();
+        waiting.shows("p/0 waits for 1 session, ");
+        waiting.shows(limit);
+        waiting.shows("a turn is running");
+        waiting.shows(&format!("`stdio-bus {name} p --now` does not wait"));
+        let mut fresh = bus.puppet();
+        let asked = fresh.is_asked("initialize");
+        fresh.answers(&asked, json!({ "protocolVersion": 1 }));
+        // The worker that leaves already is meant as well as the one that is there for it now.
+        let mut hurried = Program::plan(&["p/0", "--now", "--tcp", bus.tcp()]).command_is(name).at_terminal();
+        old.stdin_ends();
+        client.sees_error(5, -32050, "worker_lost");
+        assert_eq!(hurried.ends(), 0);
+        waiting.shows(&format!("(pid {}) has ended", old.pid));
+        assert_eq!(waiting.ends(), 0);
+    }
+}
+
+#[test]
+fn a_restart_tells_that_it_waits_for_an_idle_session_which_cannot_move() {
+    let (bus, mut puppet, mut client) = bus_puppet_client();
+    client.initializes(&mut puppet, json!({}), json!({}));
+    client.opens(&mut puppet, "s1");
+    let mut waiting = Program::plan(&["p", "--tcp", bus.tcp()]).command_is("restart").at_terminal();
+    waiting.shows("idle, and no other process can continue it");
+    let out = command(&bus, &["sessions", "close", "s1"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    puppet.stdin_ends();
+    waiting.shows("has ended");
+    assert_eq!(waiting.ends(), 0);
+}

@@ -1,4 +1,5 @@
-//! Every command of the README is run as it stands there, with the real binary, in a home and folders of its own.
+//! Every command of the README and of docs/TOUR.md is run as it stands there, with the real binary, in a home and
+//! folders of its own.
 //!
 //! Only the ports differ, because another bus may have them. A gemini that is none stands in for an agent.
 
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, write_script};
 
 const README: &str = include_str!("../../README.md");
+const TOUR: &str = include_str!("../../docs/TOUR.md");
 
 /// What is not run here, and why.
 const NOT_RUN: [(&str, &str); 4] = [
@@ -40,11 +42,11 @@ struct Shown {
     prints: Vec<String>,
 }
 
-/// The indented blocks of the README, without their indent.
+/// The indented blocks of both pages, without their indent.
 fn blocks() -> Vec<Vec<&'static str>> {
     let mut blocks: Vec<Vec<&str>> = Vec::new();
     let mut is_inside = false;
-    for line in README.lines() {
+    for line in README.lines().chain(TOUR.lines()) {
         let Some(code) = line.strip_prefix("    ") else {
             // An empty line may be within a block.
             is_inside = is_inside && line.is_empty();
@@ -125,7 +127,11 @@ impl Place {
     fn shell(&self, command: &str) -> Command {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &self.filled(command)]).current_dir(&self.folder).env_clear();
-        shell.env("HOME", self.home.path()).env("PATH", self.home.path().join("bin")).stdin(Stdio::null());
+        shell
+            .env("XDG_RUNTIME_DIR", self.home.path())
+            .env("HOME", self.home.path())
+            .env("PATH", self.home.path().join("bin"))
+            .stdin(Stdio::null());
         shell
     }
 
@@ -174,6 +180,10 @@ impl Place {
         let missing: Vec<_> =
             words.iter().filter(is_fixed).filter(|word| !said.contains(word.as_str())).collect();
         assert!(missing.is_empty(), "{command} does not print {missing:?} any more, but\n{said}");
+    }
+
+    fn user_config(&self) -> PathBuf {
+        self.home.path().join(".config/stdio-bus/bus.json")
     }
 
     fn writes_config(&self, text: &str) {
@@ -240,15 +250,16 @@ fn every_command_of_the_readme_works_as_it_stands_there() {
             }
             if it.command.starts_with("stdio-bus detect --write") {
                 // The port that it has otherwise may be taken.
-                let written = fs::read_to_string(place.folder.join("bus.json")).expect("it was written");
-                let listen = "{\n  \"listen\": [\"tcp://127.0.0.1:9000\"],";
-                place.writes_config(&written.replacen('{', listen, 1));
+                let written = fs::read_to_string(place.user_config()).expect("it was written");
+                let listen = place.filled("{\n  \"listen\": [\"tcp://127.0.0.1:9000\"],");
+                fs::write(place.user_config(), written.replacen('{', &listen, 1))
+                    .expect("the folder is ours");
             }
             if it.command.starts_with("stdio-bus stop") {
                 place.all_end();
             }
         }
-        if !place.servers.is_empty() {
+        if !place.servers.is_empty() || place.home.path().join("stdio-bus/bus.sock").exists() {
             place.runs(&Shown { command: "stdio-bus stop".to_owned(), prints: Vec::new() });
             place.all_end();
         }
@@ -259,13 +270,15 @@ fn every_command_of_the_readme_works_as_it_stands_there() {
 fn the_bus_json_of_the_readme_is_good() {
     let is_config =
         |block: &Vec<&str>| block[0] == "{" && block.iter().any(|line| line.contains("\"pools\""));
-    let config = blocks().into_iter().find(is_config).expect("the README shows one").join("\n");
-    let place = Place::new();
-    place.writes_config(&config);
-    let out = place.shell("MY_TOKEN=x stdio-bus check").output().expect("sh runs");
-    // This machine has neither the agent nor the folder.
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    let is_expected =
-        |line: &str| line.contains("pools[1].command: \"npx\"") || line.contains("pools[1].cwd: /srv/work");
-    assert!(said.lines().count() == 2 && said.lines().all(is_expected), "{said}");
+    let configs: Vec<_> = blocks().into_iter().filter(is_config).collect();
+    assert_eq!(configs.len(), 2, "the README shows one, and the tour another");
+    for config in configs {
+        let place = Place::new();
+        place.writes_config(&config.join("\n"));
+        let out = place.shell("MY_TOKEN=x stdio-bus check").output().expect("sh runs");
+        // This machine has neither the agent nor the folder.
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let is_expected = |line: &str| line.contains("command: \"npx\"") || line.contains("cwd: /srv/work");
+        assert!(!said.is_empty() && said.lines().all(is_expected), "{said}");
+    }
 }

@@ -30,11 +30,12 @@ fn folder(agents: &[Value]) -> TempDir {
 fn stdio_bus(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(BUS);
     command.args(args).current_dir(folder).env_clear().env("PATH", folder).env("HOME", folder);
+    command.env("XDG_RUNTIME_DIR", folder);
     command.output().expect("it runs")
 }
 
 fn add(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
-    let out = stdio_bus(folder, &[&["add", "--registry", "registry.json"], args].concat());
+    let out = stdio_bus(folder, &[&["add", "--here", "--registry", "registry.json"], args].concat());
     (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
@@ -58,16 +59,17 @@ fn a_package_becomes_a_pool_that_runs_after_it_was_shown() {
     assert!(!path.join("bus.json").exists(), "nothing is done before the user has said yes");
     let (code, shown) = add(path, &["good", "--yes"]);
     assert_eq!(code, Some(0), "{shown}");
-    let pool = json!({ "id": "good", "command": "npx", "args": ["-y", "@scope/good@1.2.3", "--acp"],
+    let program = path.join("npx").display().to_string();
+    let pool = json!({ "id": "good", "command": program, "args": ["-y", "@scope/good@1.2.3", "--acp"],
         "env": { "MODE": "a$${b}" } });
     assert_eq!(pools(path), json!([pool]));
     let probed = stdio_bus(path, &["check", "--probe"]);
     assert!(probed.status.success(), "{}", String::from_utf8_lossy(&probed.stderr));
     // The address of the index is remembered, and a pool is not added twice.
-    let again = stdio_bus(path, &["add", "good", "--yes"]);
+    let again = stdio_bus(path, &["add", "good", "--yes", "--here"]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("has a pool \"good\" already"));
     assert_eq!(again.status.code(), Some(0));
-    assert_eq!(stdio_bus(path, &["add", "good", "--yes", "--as", "other"]).status.code(), Some(0));
+    assert_eq!(stdio_bus(path, &["add", "good", "--yes", "--here", "--as", "other"]).status.code(), Some(0));
     assert_eq!(pools(path)[1]["id"], "other");
 }
 
@@ -203,7 +205,7 @@ fn at_a_terminal_the_user_is_asked() {
     asked.shows("[y/N]");
     asked.types("y\n");
     assert_eq!(asked.ends(), 0);
-    assert_eq!(pools(asked.folder())[0]["command"], "npx");
+    assert_eq!(pools(asked.folder())[0]["command"], folder.path().join("npx").display().to_string());
 }
 
 #[test]

@@ -124,7 +124,10 @@ fn the_agent_echo_goes_on_where_it_was_and_a_terminal_shows_what_was_said() {
     let out = run(folder.path(), &[&["run", "--once", "--continue", "second"], &echo[..]].concat(), "");
     assert_eq!(stdout(&out), "second\n");
     let mut talk = Program::plan(&[&["--continue", "--cwd", cwd][..], &echo].concat()).at_terminal();
-    talk.shows("> first words\nfirst words\n> second\nsecond\n> ");
+    talk.shows_so("what was said, the banner and the prompt", |screen| {
+        screen.starts_with("> first words\nfirst words\n> second\nsecond\nEcho 0.1.0\n")
+            && screen.trim_end().ends_with("cancels a turn\n>")
+    });
     talk.types("\x04");
     assert_eq!(talk.ends(), 0);
 }
@@ -142,7 +145,9 @@ fn a_slow_start_is_shown_with_its_time_and_leaves_nothing_on_the_screen() {
     talk.clears();
     talk.shows_so("the time again", counts);
     agent.answers(&new, json!({ "sessionId": "s" }));
-    talk.shows_so("only the prompt", |screen| screen.trim_end() == ">");
+    talk.shows_so("only the banner and the prompt", |screen| {
+        screen.starts_with("puppet\nin ") && screen.trim_end().ends_with("cancels a turn\n>")
+    });
     talk.types("\x04");
     assert_eq!(talk.ends(), 0);
 }

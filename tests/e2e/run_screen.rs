@@ -250,7 +250,9 @@ fn markdown_is_rendered_at_a_terminal_and_nowhere_else() {
     talk.shows(shown);
     talk.looks("bold letters", |screen| {
         let is_bold = |row, column| screen.cell(row, column).is_some_and(vt100::Cell::bold);
-        is_bold(0, 0) && is_bold(1, 5) && !is_bold(1, 0)
+        let (_, columns) = screen.size();
+        let title = screen.rows(0, columns.get()).position(|row| row == "Title").unwrap_or_default() as u16;
+        is_bold(title, 0) && is_bold(title + 1, 5) && !is_bold(title + 1, 0)
     });
     talk.types(CTRL_D);
     assert_eq!(talk.ends(), 0);
@@ -264,4 +266,24 @@ fn markdown_is_rendered_at_a_terminal_and_nowhere_else() {
     assert_eq!(talk.ends(), 0);
     let out = run(Path::new("/"), &["run", "echo"], said);
     assert_eq!(String::from_utf8_lossy(&out.stdout), said);
+}
+
+#[test]
+fn a_user_sees_whom_he_talks_to_and_how_to_leave_and_leaving_reaches_no_model() {
+    let mut talk = Program::plan(&["echo"]).at_terminal();
+    talk.shows("Echo ");
+    talk.shows("/help lists the commands, /quit leaves");
+    talk.shows("> ");
+    talk.types("/help\n");
+    talk.shows("show or change the model");
+    talk.types("/model\n");
+    talk.shows("model: ");
+    talk.types("exit\n");
+    assert_eq!(talk.ends(), 0);
+    for word in ["/quit", "quit", "/exit"] {
+        let mut talk = Program::plan(&["echo"]).at_terminal();
+        talk.shows("> ");
+        talk.types(&format!("{word}\n"));
+        assert_eq!(talk.ends(), 0);
+    }
 }

@@ -68,6 +68,10 @@ fn a_live_session_cannot_be_read_or_continued_through_a_second_pool_of_its_agent
     bus.until("Ann has left", || ben.status()["clients"] == 1);
     ben.sends(&in_pool_two(7, "session/resume", json!({ "sessionId": agent_id(&session) })));
     ben.gets(7);
+    assert_eq!(
+        ben.is_asked("session/update")["params"]["update"]["sessionUpdate"],
+        "available_commands_update"
+    );
     let status = ben.status();
     let sessions: Vec<_> =
         status["pools"].as_array().expect("pools").iter().map(|pool| &pool["sessions"]).collect();

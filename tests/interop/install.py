@@ -5,6 +5,7 @@ than npm, PyPI, cargo and Debian. An install that fails ends the run: what the s
 machine and no registry has (a newer Python) may be missing; what needs it is then left out, and the run says so.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -140,12 +141,16 @@ def _venv(name, pins, python=sys.executable):
 def _once(name, pin, install):
     folder = CACHE / name
     stamp = folder / ".pin"
-    if not (stamp.exists() and stamp.read_text() == pin):
-        print(f"installing {pin}", flush=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        install(folder)
-        stamp.write_text(pin)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Another run may be installing the same.
+    with open(CACHE / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.exists() and stamp.read_text() == pin):
+            print(f"installing {pin}", flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            install(folder)
+            stamp.write_text(pin)
     return folder
 
 

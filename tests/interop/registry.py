@@ -47,9 +47,9 @@ def add_one(name, binary, folder):
     def stdio_bus(*words):
         return subprocess.run([binary, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_SEC, check=False)
 
-    added = stdio_bus("add", name, "--registry", "registry.json", "--yes")
+    added = stdio_bus("add", name, "--here", "--registry", "registry.json", "--yes")
     expect(added.returncode == 0 and package in added.stderr, f"add: exit code {added.returncode}, {added.stderr[-500:]}")
     pool = json.loads((folder / "bus.json").read_text())["pools"][0]
-    expect(pool["id"] == name and pool["command"] == kind and package in pool["args"], f"the pool is {pool}")
+    expect(pool["id"] == name and os.path.basename(pool["command"]) == kind and package in pool["args"], f"the pool is {pool}")
     probed = stdio_bus("check", "--probe")
     expect(probed.returncode == 0, f"check --probe: exit code {probed.returncode}, {probed.stdout[-300:]}{probed.stderr[-500:]}")

@@ -111,6 +111,9 @@ class Talk(Raw):
                 continue
             expect("id" not in message, f"was asked {message}")
             told = message["params"]
+            if message["method"].endswith("auth/status_update"):
+                # It is about the agent's login: a new process says it to all of its clients, without a session.
+                continue
             expect(told["sessionId"] == self.session, f"was told of another session: {told}")
             update = told["update"]
             if update["sessionUpdate"].startswith("agent_message"):

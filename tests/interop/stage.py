@@ -81,7 +81,7 @@ def pool_of(agent, place, binary, run):
 class Bus:
     """A bus with one pool, whose worker is behind a tee."""
 
-    def __init__(self, binary, run, agent, place, folder, limits=()):
+    def __init__(self, binary, run, agent, place, folder, limits=(), more=()):
         self.binary, self.run, self.folder = binary, run, folder
         self.config_file = folder / "bus.json"
         (folder / "worker").mkdir()
@@ -93,6 +93,7 @@ class Bus:
             "default_pool": agent.name,
             "pools": [pool],
             "limits": {"init_timeout_sec": 240, "drain_timeout_sec": 5, "session_keep_sec": 1, **dict(limits)},
+            **dict(more),
         }
         self.write_config()
         self.log = open(folder / "bus.log", "w")

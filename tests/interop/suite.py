@@ -15,7 +15,9 @@ import compare
 import editors
 import habits
 import install
+import kept
 import one_shot
+import protocol
 import registry
 import remote
 import report
@@ -25,6 +27,7 @@ import schema_check
 import second_version
 import servers
 import sharing
+import telemetry
 from agents import AGENTS, Place
 from scenario import Play
 from stage import Failed, Model, left_behind
@@ -37,20 +40,34 @@ def main(arguments):
     options = parse(arguments)
     chosen = [agent for agent in AGENTS if agent.name in options.only] if options.only else AGENTS
     chosen = [agent for agent in chosen if options.only or options.all or agent.tier == 1]
-    if options.servers or options.remote or options.sharing:
+    if options.servers or options.remote or options.sharing or options.kept:
         chosen = []
     began = time.monotonic()
+    if options.install:
+        install.npm("typescript-sdk")
+        fetch_all(chosen, ["acpx"], report.Outcome(install.CACHE))
+        return 0
     binary = bus_binary()
     run = install.CACHE / "runs" / time.strftime("%Y%m%d-%H%M%S")
     run.mkdir(parents=True)
     schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
     programs = ["acpx", "yopo"] if options.all else ["acpx"]
     outcome = report.Outcome(run)
+    if options.protocol:
+        protocol.run_all(binary, run, outcome, is_writing=True)
+        nothing_is_left(run, outcome)
+        outcome.print(time.monotonic() - began)
+        return 0 if outcome.counts()[1] == 0 else 1
+    if options.otel:
+        telemetry.run_all(binary, run, outcome)
+        nothing_is_left(run, outcome)
+        outcome.print(time.monotonic() - began)
+        return 0 if outcome.counts()[1] == 0 else 1
     chosen = fetch_all(chosen, [] if options.servers or options.runner or options.compare or options.remote else programs, outcome)
     model = Model(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            is_one_kind = options.runner or options.compare or options.remote or options.sharing
+            is_one_kind = options.runner or options.compare or options.remote or options.sharing or options.kept
             played = [] if is_one_kind else chosen
             plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
             for play in plays:
@@ -64,14 +81,19 @@ def main(arguments):
         is_part = options.only or options.servers or is_one_kind
         if options.remote:
             remote.run_all(binary, run, model, outcome, options.all)
+        if options.kept:
+            kept.run_all(binary, run, model, outcome, options.only)
         if options.sharing:
             sharing.run_all(binary, run, model, outcome)
         if not is_part:
+            protocol.run_all(binary, run, outcome, is_writing=False)
             habits.run_all(binary, run, outcome)
             registry.run_all(binary, run, outcome)
+            kept.run_all(binary, run, model, outcome)
             sharing.run_all(binary, run, model, outcome)
             remote.run_all(binary, run, model, outcome, options.all)
             editors.run_all(binary, run, model, outcome)
+            telemetry.run_all(binary, run, outcome)
         if options.all and not is_part:
             browser.run(binary, run, outcome)
         if not options.only and not is_one_kind:
@@ -79,18 +101,23 @@ def main(arguments):
     finally:
         model.stop()
     end_daemons(run, chosen)
-    end = time.monotonic() + 5
-    while (left := left_behind(run)) and time.monotonic() < end:
-        time.sleep(0.1)
-    outcome.add("afterwards", "no process is left behind", not left, str(left))
-    for pid, _ in left:
-        os.kill(pid, signal.SIGKILL)
+    nothing_is_left(run, outcome)
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if options.all and not is_part else [])
     for page in pages:
         outcome.write(page, version, " ".join(["tests/interop/run", *arguments]))
     outcome.print(time.monotonic() - began)
     return 0 if outcome.counts()[1] == 0 else 1
+
+
+def nothing_is_left(run, outcome):
+    """Whether everything that the run has started has ended; what has not is ended here."""
+    end = time.monotonic() + 5
+    while (left := left_behind(run)) and time.monotonic() < end:
+        time.sleep(0.1)
+    outcome.add("afterwards", "no process is left behind", not left, str(left))
+    for pid, _ in left:
+        os.kill(pid, signal.SIGKILL)
 
 
 def fetch_all(chosen, programs, outcome):
@@ -114,6 +141,7 @@ def fetch_all(chosen, programs, outcome):
         install.sdist(name)
     install.npm("aimock")
     install.pip("trustme")
+    install.pip("otel")
     install.npm("mcp-everything")
     install.pip("mcp-time")
     return there
@@ -136,7 +164,11 @@ def parse(arguments):
     parser.add_argument("--runner", action="store_true", help="only `stdio-bus run`, with no bus")
     parser.add_argument("--remote", action="store_true", help="only the SDK clients through the web door")
     parser.add_argument("--sharing", action="store_true", help="only several clients on one session of real agents")
+    parser.add_argument("--kept", action="store_true", help="only what is kept of a session, beside what its owner saw; with --only of these agents")
     parser.add_argument("--compare", action="store_true", help="only the comparison of each agent with and without the bus")
+    parser.add_argument("--protocol", action="store_true", help="only every method of the protocol with and without the bus; writes docs/PROTOCOL.md")
+    parser.add_argument("--otel", action="store_true", help="only `stdio-bus otel` and a collector")
+    parser.add_argument("--install", action="store_true", help="only install what the tier needs")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
 

@@ -241,7 +241,8 @@ class Names:
             value = {**value, "options": "<models>"}
         if key == "quota":
             # The tokens of all that its process has asked so far, for titles as well, which are asked for at any time.
-            value = without_numbers(value)
+            # A turn that was cancelled may have none yet.
+            value = {**without_numbers(value), "model_usage": "<models>"}
         if isinstance(value, dict):
             return {self.text(name): self.value(part, name) for name, part in value.items()}
         if isinstance(value, list):

@@ -12,8 +12,18 @@ function arrived() {
   const route = routeOf();
   dispatch({ type: "route", route, at: Date.now() });
   if (route.place === "sessions" && route.id && store.state.link.status === "live") bus.sessions.show(route.id);
+  look(route);
   const isWire = route.place === "wire";
   if (isWire && !bus.tracer && store.state.link.status === "live") bus.trace(true);
+}
+
+/** What is read from disk is asked for when somebody looks at it. @param {{place: string, id: string | null}} route */
+function look({ place, id }) {
+  if (place === "past") {
+    bus.past.list();
+    if (id) bus.past.open(id);
+  }
+  if (place === "pools") bus.past.usage();
 }
 
 async function start() {
@@ -33,6 +43,7 @@ async function start() {
   bus.start(token, scope);
   addEventListener("hashchange", arrived);
   addEventListener("keydown", onKey);
+  look(routeOf(hash));
   if (routeOf(hash).place === "wire") dispatch({ type: "wireOn", on: true, base: Date.now() });
 }
 

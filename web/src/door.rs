@@ -12,6 +12,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, StatusCode};
 use log::{debug, error, info};
+use push::book::Subscription;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
@@ -26,8 +27,11 @@ use crate::filter::Filter;
 use crate::gate::{Gate, Refused};
 use crate::http_connection::Connections;
 use crate::leases::Leases;
+use crate::past::Past;
 use crate::reply::{self, Reply};
 use crate::request::{CONNECTION_ID, Origin, connection_id, has_word, json_body, refuse, too_many, words};
+use crate::scope::Scope;
+use crate::subscribers::Subscribers;
 use crate::tokens::{Store, Token};
 use crate::websocket;
 
@@ -36,6 +40,8 @@ const SUBPROTOCOL: &str = "acp.v1";
 const BEARER_SUBPROTOCOL: &str = "bearer.";
 /// A login is a short object.
 const LOGIN_BYTES: usize = 4 << 10;
+/// What a browser tells when it subscribes is hardly longer.
+const SUBSCRIPTION_BYTES: usize = 4 << 10;
 /// How long it is taken for granted that the bus is ready, or not.
 const READY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the tokens are looked at while there are connections.
@@ -45,11 +51,17 @@ pub(crate) struct Door {
     pub(crate) gate: Gate,
     pub(crate) assets: Assets,
     pub(crate) target: Target,
-    pub(crate) tokens: RefCell<Store>,
+    pub(crate) past: Past,
+    pub(crate) tokens: Rc<RefCell<Store>>,
+    pub(crate) subscribers: Rc<Subscribers>,
     pub(crate) leases: Rc<Leases>,
     /// The connections over HTTP, by their id.
     pub(crate) connections: RefCell<Connections>,
+    /// What their streams keep of what they have sent.
+    pub(crate) sent_bytes: Rc<Cell<usize>>,
     pub(crate) stopping: watch::Receiver<bool>,
+    /// When it closes, another door opens at the same address.
+    pub(crate) comes_back: Cell<bool>,
     /// When the bus was last asked whether it is ready, and why it was not.
     pub(crate) readiness: Cell<Option<(Instant, Option<&'static str>)>>,
 }
@@ -76,8 +88,14 @@ impl Door {
             "/login" if request.method() == Method::POST => self.login(request, &from).await,
             "/login" => not_allowed("POST"),
             "/acp" => self.acp(request, from).await,
+            "/push" => self.push(request, &from).await,
             "/metrics" if is_read => self.metrics(request.headers()).await,
-            "/healthz" | "/readyz" | "/metrics" => not_allowed("GET, HEAD"),
+            "/usage" if is_read => match self.token_of(request.headers(), false) {
+                Ok(_) => self.past.usage(request.uri().query()).await,
+                Err(reply) => *reply,
+            },
+            "/healthz" | "/readyz" | "/metrics" | "/usage" => not_allowed("GET, HEAD"),
+            path if path == "/history" || path.starts_with("/history/") => self.past(&request, &from).await,
             path => match self.assets.answer(path, host, request.headers()) {
                 Some(_) if !is_read => not_allowed("GET, HEAD"),
                 Some(reply) => reply,
@@ -112,6 +130,57 @@ impl Door {
             return *reply;
         }
         figures(&self.target).await
+    }
+
+    /// What was said before. Whoever may look on may read it; who may end sessions may delete it.
+    async fn past(&self, request: &Request<Incoming>, from: &Origin) -> Reply {
+        let token = match self.token_of(request.headers(), false) {
+            Ok(token) => token,
+            Err(reply) => return *reply,
+        };
+        let (path, query) = (request.uri().path(), request.uri().query());
+        let id = path.strip_prefix("/history/").filter(|id| !id.is_empty());
+        match (request.method(), id) {
+            (&Method::GET | &Method::HEAD, None) => self.past.list(query, &self.target).await,
+            (&Method::GET | &Method::HEAD, Some(id)) => self.past.read(id, query, &self.target).await,
+            (&Method::DELETE, Some(_)) if token.scope < Scope::Control => {
+                reply::text(StatusCode::FORBIDDEN, "only who may end sessions may delete them")
+            }
+            (&Method::DELETE, Some(id)) => {
+                self.past.delete(id, format!("token {} from {}", token.id, from.peer)).await
+            }
+            (_, None) => not_allowed("GET, HEAD"),
+            (_, Some(_)) => not_allowed("GET, HEAD, DELETE"),
+        }
+    }
+
+    /// Whether the browser of this token is told of questions while no page is open. Whoever may look on may be told.
+    async fn push(&self, request: Request<Incoming>, from: &Origin) -> Reply {
+        let token = match self.token_of(request.headers(), false) {
+            Ok(token) => token,
+            Err(reply) => return *reply,
+        };
+        match *request.method() {
+            Method::GET | Method::HEAD => {
+                let key = self.subscribers.public_key();
+                let answer = json!({ "key": key, "subscribed": self.subscribers.has(&token.id) });
+                return reply::json(StatusCode::OK, answer);
+            }
+            Method::POST => {}
+            Method::DELETE => return changed(self.subscribers.retain(|one| one.token != token.id)),
+            _ => return not_allowed("GET, HEAD, POST, DELETE"),
+        }
+        let body = match json_body(request, SUBSCRIPTION_BYTES).await {
+            Ok(body) => body,
+            Err(reply) => return *reply,
+        };
+        match Subscription::read(&body, &token.id, token.scope == Scope::Admin) {
+            Ok(subscription) => {
+                info!("token {} from {} has subscribed at {}", token.id, from.peer, subscription.origin());
+                changed(self.subscribers.add(subscription))
+            }
+            Err(why) => reply::text(StatusCode::BAD_REQUEST, why),
+        }
     }
 
     async fn login(&self, request: Request<Incoming>, from: &Origin) -> Reply {
@@ -195,7 +264,11 @@ impl Door {
         spawn_local(async move {
             let Ok(upgraded) = upgrade.await else { return };
             let filter = Filter::new(who);
-            websocket::relay(upgraded, link, filter, lease, from.activity, door.stopped()).await;
+            let stopping = async {
+                door.stopped().await;
+                door.comes_back.get()
+            };
+            websocket::relay(upgraded, link, filter, lease, from.activity, stopping).await;
             drop(from.permit);
         });
         switching(&accepted, wants_subprotocol)
@@ -285,6 +358,17 @@ fn unauthorized(why: &str) -> Reply {
     let mut reply = reply::text(StatusCode::UNAUTHORIZED, why);
     reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     reply
+}
+
+/// The answer to a change of the subscriptions.
+fn changed(outcome: std::io::Result<()>) -> Reply {
+    match outcome {
+        Ok(()) => reply::empty(StatusCode::NO_CONTENT),
+        Err(fault) => {
+            error!("the push subscriptions cannot be written: {fault}");
+            reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the push subscriptions cannot be written")
+        }
+    }
 }
 
 fn broken_store(fault: &std::io::Error) -> Reply {

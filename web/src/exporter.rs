@@ -43,7 +43,7 @@ pub fn export(host: &str, port: u16, target: Target) -> Result<(), String> {
         say(&json!({ "listening": format!("http://{here}/metrics") }));
         tokio::select! {
             () = accept(listener, Arc::new(target)) => {}
-            () = until_told(false) => {}
+            _ = until_told(false) => {}
         }
         Ok(())
     })

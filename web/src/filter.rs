@@ -2,6 +2,9 @@
 
 use std::cell::RefCell;
 
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
 use crate::audit::{Questions, Who};
 use crate::message::{Message, error_line, is_json, malformed_line};
 use crate::scope::{Scope, needed};
@@ -54,6 +57,11 @@ impl Filter {
             let line = error_line(id, READ_ONLY, "read_only", &why);
             return if id.is_some() { Verdict::Refuse(line) } else { Verdict::RefuseSilent(line) };
         }
+        if names_program(&message) {
+            let why = "which program the bus becomes is not decided over the web";
+            let line = error_line(message.id, READ_ONLY, "read_only", why);
+            return if message.id.is_some() { Verdict::Refuse(line) } else { Verdict::RefuseSilent(line) };
+        }
         if message.is_response() {
             self.questions.borrow_mut().log_answer(&message, &self.who);
         }
@@ -64,6 +72,17 @@ impl Filter {
     pub(crate) fn heard(&self, line: &str) {
         self.questions.borrow_mut().note(line);
     }
+}
+
+/// Whether it is an upgrade to a program of its choice: whoever may choose it may run anything.
+fn names_program(message: &Message<'_>) -> bool {
+    if message.method.as_deref() != Some("_bus/upgrade") {
+        return false;
+    }
+    let Some(params) = message.params.map(RawValue::get) else { return false };
+    // A list would be taken for the fields in their order.
+    let params: Option<Map<String, Value>> = serde_json::from_str(params).ok();
+    params.is_none_or(|params| params.get("binary").is_some_and(|binary| !binary.is_null()))
 }
 
 #[cfg(test)]
@@ -89,6 +108,22 @@ mod tests {
         }
         assert_eq!(filter(Scope::Approve).judge(answer), Verdict::Pass);
         assert_eq!(filter(Scope::Admin).judge(r#"{"method":"$/ping"}"#), Verdict::Swallow);
+    }
+
+    #[test]
+    fn nobody_chooses_the_program_of_the_bus_over_the_web() {
+        let upgrade = |params: &str| format!(r#"{{"id":1,"method":"_bus/upgrade"{params}}}"#);
+        for params in ["", r#","params":{}"#, r#","params":{"check":true,"binary":null}"#] {
+            assert_eq!(filter(Scope::Admin).judge(&upgrade(params)), Verdict::Pass, "{params}");
+            assert!(matches!(filter(Scope::Control).judge(&upgrade(params)), Verdict::Refuse(_)), "{params}");
+        }
+        for params in
+            [r#"{"binary":"/b"}"#, r#"{"b\u0069nary":"/b"}"#, r#"["/b"]"#, r#"{"binary":null,"binary":"/b"}"#]
+        {
+            let line = upgrade(&format!(r#","params":{params}"#));
+            let Verdict::Refuse(refused) = filter(Scope::Admin).judge(&line) else { panic!("{params}") };
+            assert!(refused.contains("-32061") && refused.contains("over the web"), "{refused}");
+        }
     }
 
     #[test]

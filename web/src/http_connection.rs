@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::bus_link::{BusLink, LineBuffer};
 use crate::filter::Filter;
 use crate::leases::Lease;
 use crate::message::Message;
-use crate::outboxes::{Moment, NoStream, Outboxes, StreamName};
+use crate::outboxes::{Moment, Next, NoStream, Opening, Outboxes, StreamName};
 use crate::request::connection_id;
 
 /// The connections over HTTP, by their id.
@@ -35,7 +36,7 @@ pub(crate) struct HttpConnection {
     pub(crate) filter: Filter,
     begin: Instant,
     outboxes: RefCell<Outboxes>,
-    /// Something was put into an outbox.
+    /// Something was put into an outbox, or a stream is open elsewhere.
     filled: Notify,
     /// Something was taken out of one.
     taken: Notify,
@@ -53,6 +54,7 @@ impl HttpConnection {
         token: String,
         filter: Filter,
         lease: Lease,
+        sent_bytes_of_door: Rc<Cell<usize>>,
     ) -> (Rc<HttpConnection>, impl Future<Output = ()>) {
         let (to_bus, lines) = mpsc::channel(1);
         let connection = Rc::new(HttpConnection {
@@ -60,7 +62,7 @@ impl HttpConnection {
             token,
             filter,
             begin: Instant::now(),
-            outboxes: RefCell::default(),
+            outboxes: RefCell::new(Outboxes::new(sent_bytes_of_door)),
             filled: Notify::new(),
             taken: Notify::new(),
             to_bus,
@@ -187,24 +189,38 @@ impl HttpConnection {
         self.outboxes.borrow_mut().note_call(id, session)
     }
 
-    pub(crate) fn open_stream(&self, name: &StreamName) -> Result<(), NoStream> {
-        self.outboxes.borrow_mut().open(name)
+    /// Opens a stream, after the event with the number `had` if the client comes back.
+    pub(crate) fn open_stream(&self, name: &StreamName, had: Option<u64>) -> Result<Opening, NoStream> {
+        let opening = self.outboxes.borrow_mut().open(name, had, self.now())?;
+        self.filled.notify_waiters();
+        Ok(opening)
     }
 
-    /// Writes the events of a stream until the client or the connection leaves.
-    pub(crate) async fn write_stream(self: Rc<Self>, name: StreamName, events: mpsc::Sender<Bytes>) {
-        loop {
-            let filled = self.filled.notified();
+    /// Writes the events of a stream until the client or the connection leaves, or the client opens it again.
+    pub(crate) async fn write_stream(
+        self: Rc<Self>,
+        name: StreamName,
+        opening: Opening,
+        events: mpsc::Sender<Bytes>,
+    ) {
+        while self.outboxes.borrow().is_open_as(&name, opening) {
+            let mut filled = pin!(self.filled.notified());
             let room = tokio::select! {
                 room = events.reserve() => room,
+                // A client that takes nothing may have opened the stream again.
+                () = &mut filled => continue,
                 () = self.over() => break,
             };
             let Ok(room) = room else { break };
-            let line = self.outboxes.borrow_mut().pop(&name);
-            if let Some(line) = line {
-                self.taken.notify_one();
-                room.send(event(&line));
-                continue;
+            let next = self.outboxes.borrow_mut().pop(&name, opening);
+            match next {
+                Next::Replaced => break,
+                Next::Event(event) => {
+                    self.taken.notify_one();
+                    room.send(event);
+                    continue;
+                }
+                Next::Nothing => {}
             }
             tokio::select! {
                 () = filled => {}
@@ -214,7 +230,7 @@ impl HttpConnection {
             }
         }
         self.note_use();
-        self.outboxes.borrow_mut().close(&name, self.now());
+        self.outboxes.borrow_mut().close(&name, opening, self.now());
     }
 
     pub(crate) fn end(&self) {
@@ -225,15 +241,6 @@ impl HttpConnection {
     pub(crate) async fn over(&self) {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
-}
-
-/// A line is one event. It has no line break, but may have a carriage return, which ends a line in an event and is only
-/// white space between tokens in JSON.
-fn event(line: &[u8]) -> Bytes {
-    let text = String::from_utf8_lossy(line);
-    let mut event = format!("data: {text}\n\n").into_bytes();
-    event.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
-    Bytes::from(event)
 }
 
 #[cfg(test)]
@@ -252,12 +259,7 @@ mod tests {
         let link = BusLink::over(Stream::Unix(ours)).unwrap();
         let who = Who { token: "t".to_owned(), scope: Scope::Admin, from: String::new() };
         let lease = Rc::new(Leases::default()).take("t").unwrap();
-        HttpConnection::new(link, "t".to_owned(), Filter::new(who), lease)
-    }
-
-    #[test]
-    fn an_event_has_one_line() {
-        assert_eq!(event(b"{\r\"a\":\r1,\"b\":\"\\r\"}"), "data: { \"a\": 1,\"b\":\"\\r\"}\n\n");
+        HttpConnection::new(link, "t".to_owned(), Filter::new(who), lease, Rc::default())
     }
 
     #[tokio::test]

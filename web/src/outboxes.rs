@@ -2,15 +2,19 @@
 //!
 //! A connection has one stream for what belongs to no session, and one for each session that the client has opened one
 //! for. What a session says before its stream is open waits for it a moment, and then goes to the connection's stream:
-//! some clients never open one after a `session/load`.
+//! some clients never open one after a `session/load`. What was sent is kept for a while, for a client that comes back
+//! and says what it had last.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::message::Message;
+use crate::sent::{CONNECTION_BYTES, DOOR_BYTES, STREAM_BYTES, Sent};
 
 /// Requests of a client that wait for their answers. One more is refused.
 const CALLS_MAX: usize = 4096;
@@ -52,13 +56,30 @@ pub(crate) struct Outboxes {
     /// The requests of the client, by their id as it was spelled, and the session that each is about.
     calls: HashMap<Box<str>, Option<Box<str>>>,
     bytes: usize,
+    /// Numbers that events and openings of streams have been given.
+    last_number: u64,
+    /// What all streams keep of what they have sent, and what all connections of the door keep.
+    sent_bytes: usize,
+    sent_bytes_of_door: Rc<Cell<usize>>,
 }
 
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Bytes>,
-    is_open: bool,
+    sent: Sent,
+    /// Its stream, while it is open.
+    opening: Option<Opening>,
 }
+
+impl Outbox {
+    fn is_open(&self) -> bool {
+        self.opening.is_some()
+    }
+}
+
+/// One of the times that a stream was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opening(u64);
 
 struct SessionBox {
     outbox: Outbox,
@@ -66,19 +87,31 @@ struct SessionBox {
     is_confirmed: bool,
     /// Until then its messages wait for its stream to be opened.
     waits_until: Moment,
+    /// Its stream was open once.
+    had_stream: bool,
+    /// Since its stream broke, some of its messages have gone to that of the connection.
+    has_strayed: bool,
 }
 
 impl SessionBox {
-    /// Whether its messages go to its own stream, which is open or still waited for.
-    fn keeps(&self, now: Moment) -> bool {
-        self.outbox.is_open || self.waits_until > now
+    fn new(is_confirmed: bool, waits_until: Moment) -> SessionBox {
+        let outbox = Outbox::default();
+        SessionBox { outbox, is_confirmed, waits_until, had_stream: false, has_strayed: false }
+    }
+
+    /// Whether its messages go to its own stream, which is open or still waited for. A client that has lost all of its
+    /// streams is away: it will open them again, in whatever order.
+    fn keeps(&self, connection: &Outbox, now: Moment) -> bool {
+        let is_away = self.had_stream && !connection.is_open();
+        self.outbox.is_open() || self.waits_until > now || is_away
     }
 
     /// Hands over what has waited too long for its stream. True: something has moved.
     fn give_up(&mut self, connection: &mut Outbox, now: Moment) -> bool {
-        let moves = !self.keeps(now) && !self.outbox.queue.is_empty();
+        let moves = !self.keeps(connection, now) && !self.outbox.queue.is_empty();
         if moves {
             connection.queue.append(&mut self.outbox.queue);
+            self.has_strayed = true;
         }
         moves
     }
@@ -89,9 +122,26 @@ impl SessionBox {
 pub(crate) enum NoStream {
     Unknown,
     OpenAlready,
+    /// What was sent after the event that the client had last is not kept any more, or there was no such event.
+    Forgotten,
+}
+
+/// What comes next on a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Event(Bytes),
+    Nothing,
+    /// The stream is open elsewhere.
+    Replaced,
 }
 
 impl Outboxes {
+    pub(crate) fn new(sent_bytes_of_door: Rc<Cell<usize>>) -> Outboxes {
+        let mut outboxes = Outboxes::default();
+        outboxes.sent_bytes_of_door = sent_bytes_of_door;
+        outboxes
+    }
+
     /// Remembers a request of the client. False: there are too many.
     pub(crate) fn note_call(&mut self, id: &str, session: Option<&str>) -> bool {
         if self.calls.len() >= CALLS_MAX && !self.calls.contains_key(id) {
@@ -113,6 +163,7 @@ impl Outboxes {
         match &name {
             Some(session) => {
                 if let Some(session) = self.sessions.get_mut(session) {
+                    session.is_confirmed = true;
                     session.outbox.queue.push_back(line);
                 }
             }
@@ -145,8 +196,7 @@ impl Outboxes {
         if let Some(known) = self.sessions.get_mut(session) {
             known.is_confirmed = true;
         } else if self.sessions.len() < SESSIONS_MAX {
-            let known = SessionBox { outbox: Outbox::default(), is_confirmed: true, waits_until };
-            self.sessions.insert(session.into(), known);
+            self.sessions.insert(session.into(), SessionBox::new(true, waits_until));
         }
     }
 
@@ -155,7 +205,9 @@ impl Outboxes {
     fn keeps_for(&mut self, session: &str, now: Moment) -> bool {
         let Some(session) = self.sessions.get_mut(session) else { return false };
         session.give_up(&mut self.connection, now);
-        session.keeps(now)
+        let keeps = session.keeps(&self.connection, now);
+        session.has_strayed |= !keeps;
+        keeps
     }
 
     /// Gives what has waited too long for a stream to the stream of the connection. True: something has moved.
@@ -169,55 +221,132 @@ impl Outboxes {
 
     /// Whether something waits for a stream that is not open.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.sessions.values().any(|session| !session.outbox.is_open && !session.outbox.queue.is_empty())
+        self.sessions.values().any(|session| !session.outbox.is_open() && !session.outbox.queue.is_empty())
     }
 
-    pub(crate) fn open(&mut self, name: &StreamName) -> Result<(), NoStream> {
-        let outbox = match name {
-            None => &mut self.connection,
+    /// Opens a stream. A client that comes back says the number of the event that it had last, or 0: then all that was
+    /// sent after it comes again, and the stream that it has lost ends if it is still there.
+    pub(crate) fn open(
+        &mut self,
+        name: &StreamName,
+        had: Option<u64>,
+        now: Moment,
+    ) -> Result<Opening, NoStream> {
+        let (outbox, has_strayed) = match name {
+            None => (&mut self.connection, false),
             Some(session) => {
                 if !self.sessions.contains_key(session) {
+                    if had.is_some_and(|had| had > 0) {
+                        return Err(NoStream::Forgotten);
+                    }
                     let unconfirmed = self.sessions.values().filter(|session| !session.is_confirmed).count();
                     if unconfirmed >= UNCONFIRMED_MAX {
                         return Err(NoStream::Unknown);
                     }
-                    let waits_until = Moment::ZERO;
-                    let unheard = SessionBox { outbox: Outbox::default(), is_confirmed: false, waits_until };
-                    self.sessions.insert(session.clone(), unheard);
+                    self.sessions.insert(session.clone(), SessionBox::new(false, Moment::ZERO));
                 }
-                &mut self.sessions.get_mut(session).ok_or(NoStream::Unknown)?.outbox
+                let session = self.sessions.get_mut(session).ok_or(NoStream::Unknown)?;
+                (&mut session.outbox, session.has_strayed)
             }
         };
-        if outbox.is_open {
-            return Err(NoStream::OpenAlready);
+        match had {
+            None if outbox.is_open() => return Err(NoStream::OpenAlready),
+            None => {}
+            // What has come on another stream since then is younger than what would come again.
+            Some(had) if has_strayed && had != outbox.sent.newest() => return Err(NoStream::Forgotten),
+            Some(had) if !outbox.sent.rewind(had) => return Err(NoStream::Forgotten),
+            Some(_) => {}
         }
-        outbox.is_open = true;
-        Ok(())
+        self.last_number += 1;
+        let opening = Opening(self.last_number);
+        outbox.opening = Some(opening);
+        match name {
+            Some(session) => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    (session.had_stream, session.has_strayed) = (true, false);
+                }
+            }
+            // The streams of sessions broke with it, and come back after it.
+            None => {
+                for session in self.sessions.values_mut().filter(|session| session.had_stream) {
+                    session.waits_until = session.waits_until.max(now + GRACE);
+                }
+            }
+        }
+        Ok(opening)
     }
 
     /// The client has left a stream. It may come back at once.
-    pub(crate) fn close(&mut self, name: &StreamName, now: Moment) {
+    pub(crate) fn close(&mut self, name: &StreamName, opening: Opening, now: Moment) {
+        if !self.is_open_as(name, opening) {
+            return;
+        }
         match name {
-            None => self.connection.is_open = false,
+            None => self.connection.opening = None,
             Some(session) => {
                 let Some(known) = self.sessions.get_mut(session) else { return };
-                known.outbox.is_open = false;
+                known.outbox.opening = None;
                 known.waits_until = now + GRACE;
-                if !known.is_confirmed && known.outbox.queue.is_empty() {
+                if !known.is_confirmed {
                     self.sessions.remove(session);
                 }
             }
         }
     }
 
-    pub(crate) fn pop(&mut self, name: &StreamName) -> Option<Bytes> {
+    /// Whether a stream has not been opened again since.
+    pub(crate) fn is_open_as(&self, name: &StreamName, opening: Opening) -> bool {
+        let outbox = match name {
+            None => Some(&self.connection),
+            Some(session) => self.sessions.get(session).map(|session| &session.outbox),
+        };
+        outbox.is_some_and(|outbox| outbox.opening == Some(opening))
+    }
+
+    /// The next event of a stream: first what has to be sent again.
+    pub(crate) fn pop(&mut self, name: &StreamName, opening: Opening) -> Next {
+        if !self.is_open_as(name, opening) {
+            return Next::Replaced;
+        }
         let outbox = match name {
             None => &mut self.connection,
-            Some(session) => &mut self.sessions.get_mut(session)?.outbox,
+            Some(session) => match self.sessions.get_mut(session) {
+                Some(session) => &mut session.outbox,
+                None => return Next::Replaced,
+            },
         };
-        let line = outbox.queue.pop_front()?;
+        if let Some(event) = outbox.sent.again() {
+            return Next::Event(event);
+        }
+        let Some(line) = outbox.queue.pop_front() else { return Next::Nothing };
         self.bytes -= line.len();
-        Some(line)
+        self.last_number += 1;
+        let event = event(self.last_number, &line);
+        outbox.sent.add(self.last_number, event.clone());
+        let mut forgotten = 0;
+        while outbox.sent.bytes() > STREAM_BYTES {
+            forgotten += outbox.sent.forget();
+        }
+        self.count_sent(event.len(), forgotten);
+        self.forget();
+        Next::Event(event)
+    }
+
+    fn count_sent(&mut self, more: usize, less: usize) {
+        self.sent_bytes = self.sent_bytes + more - less;
+        self.sent_bytes_of_door.set(self.sent_bytes_of_door.get() + more - less);
+    }
+
+    /// Forgets what this connection has sent longest ago, until it and the door keep no more than they may.
+    fn forget(&mut self) {
+        while self.sent_bytes > CONNECTION_BYTES || self.sent_bytes_of_door.get() > DOOR_BYTES {
+            let sessions = self.sessions.values_mut().map(|session| &mut session.outbox.sent);
+            let streams = sessions.chain([&mut self.connection.sent]);
+            let oldest = streams.filter_map(|sent| Some((sent.oldest()?, sent))).min_by_key(|(at, _)| *at);
+            let Some((_, sent)) = oldest else { return };
+            let forgotten = sent.forget();
+            self.count_sent(0, forgotten);
+        }
     }
 
     /// All that waits.
@@ -226,131 +355,24 @@ impl Outboxes {
     }
 
     pub(crate) fn has_open(&self) -> bool {
-        self.connection.is_open || self.sessions.values().any(|session| session.outbox.is_open)
+        self.connection.is_open() || self.sessions.values().any(|session| session.outbox.is_open())
     }
+}
+
+impl Drop for Outboxes {
+    fn drop(&mut self) {
+        self.count_sent(0, self.sent_bytes);
+    }
+}
+
+/// A line is one event. It has no line break, but may have a carriage return, which ends a line in an event and is only
+/// white space between tokens in JSON.
+fn event(number: u64, line: &[u8]) -> Bytes {
+    let text = String::from_utf8_lossy(line);
+    let mut event = format!("id: {number}\ndata: {text}\n\n").into_bytes();
+    event.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+    Bytes::from(event)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START: Moment = Moment::ZERO;
-
-    fn push(outboxes: &mut Outboxes, line: &str, now: Moment) -> StreamName {
-        outboxes.push(Bytes::copy_from_slice(line.as_bytes()), line, now)
-    }
-
-    fn update(session: &str) -> String {
-        format!(r#"{{"method":"session/update","params":{{"sessionId":"{session}"}}}}"#)
-    }
-
-    fn name(session: &str) -> StreamName {
-        Some(session.into())
-    }
-
-    fn opened() -> Outboxes {
-        let mut outboxes = Outboxes::default();
-        outboxes.open(&None).unwrap();
-        assert!(outboxes.note_call("1", None));
-        assert_eq!(push(&mut outboxes, r#"{"id":1,"result":{"sessionId":"s"}}"#, START), None);
-        outboxes
-    }
-
-    #[test]
-    fn the_messages_of_a_new_session_wait_for_its_stream() {
-        let mut outboxes = opened();
-        assert_eq!(push(&mut outboxes, &update("s"), START), name("s"));
-        assert!(outboxes.has_waiting());
-        assert_eq!(outboxes.open(&name("s")), Ok(()));
-        assert_eq!(outboxes.open(&name("s")), Err(NoStream::OpenAlready));
-        assert!(outboxes.pop(&name("s")).is_some() && outboxes.pop(&name("s")).is_none());
-        assert!(outboxes.note_call("2", Some("s")));
-        assert_eq!(push(&mut outboxes, r#"{"id":2,"result":{"stopReason":"end_turn"}}"#, START), name("s"));
-        assert_eq!(push(&mut outboxes, &update("s"), START), name("s"));
-    }
-
-    #[test]
-    fn a_session_without_a_stream_speaks_on_that_of_the_connection() {
-        let mut outboxes = opened();
-        push(&mut outboxes, &update("s"), START);
-        assert!(!outboxes.release(START));
-        assert!(outboxes.release(GRACE) && !outboxes.has_waiting());
-        assert_eq!(push(&mut outboxes, &update("s"), GRACE), None);
-        // A session that was loaded is not waited for.
-        outboxes.note_call("\"l\"", Some("old"));
-        assert_eq!(push(&mut outboxes, &update("old"), START), None);
-        assert_eq!(push(&mut outboxes, r#"{"id":"l","result":null}"#, START), None);
-        let lines: Vec<_> = std::iter::from_fn(|| outboxes.pop(&None)).collect();
-        assert_eq!((lines.len(), outboxes.bytes()), (5, 0));
-    }
-
-    #[test]
-    fn what_has_waited_for_a_stream_comes_before_what_need_not_wait() {
-        let mut outboxes = opened();
-        outboxes.pop(&None);
-        let line = |number| update("s").replacen('{', &format!(r#"{{"number":{number},"#), 1);
-        assert_eq!(push(&mut outboxes, &line(0), START), name("s"));
-        assert_eq!(push(&mut outboxes, &line(1), START), name("s"));
-        // The time is over, and `release` was not called yet.
-        assert_eq!(push(&mut outboxes, &line(2), GRACE), None);
-        for number in 0..3 {
-            assert_eq!(outboxes.pop(&None).unwrap(), line(number));
-        }
-        // It is the same after a stream that broke, and with the answer that ends a turn.
-        outboxes.open(&name("s")).unwrap();
-        outboxes.close(&name("s"), GRACE);
-        assert_eq!(push(&mut outboxes, &line(3), GRACE), name("s"));
-        outboxes.note_call("2", Some("s"));
-        let answer = r#"{"id":2,"result":{}}"#;
-        assert_eq!(push(&mut outboxes, answer, 2 * GRACE), None);
-        assert_eq!(
-            (outboxes.pop(&None).unwrap(), outboxes.pop(&None).unwrap()),
-            (line(3).into(), answer.into())
-        );
-        assert_eq!(outboxes.bytes(), 0);
-    }
-
-    #[test]
-    fn a_stream_that_is_open_before_the_load_gets_its_replay_and_its_answer() {
-        let mut outboxes = opened();
-        assert_eq!(outboxes.open(&name("old")), Ok(()));
-        outboxes.note_call("2", Some("old"));
-        assert_eq!(push(&mut outboxes, &update("old"), START), name("old"));
-        assert_eq!(push(&mut outboxes, r#"{"id":2,"result":{}}"#, START), name("old"));
-        assert!(outboxes.sessions["old"].is_confirmed);
-    }
-
-    #[test]
-    fn a_stream_that_breaks_can_be_opened_again_and_misses_nothing() {
-        let mut outboxes = opened();
-        outboxes.open(&name("s")).unwrap();
-        outboxes.close(&name("s"), START);
-        assert_eq!(push(&mut outboxes, &update("s"), GRACE / 2), name("s"));
-        outboxes.open(&name("s")).unwrap();
-        assert!(outboxes.pop(&name("s")).is_some());
-    }
-
-    #[test]
-    fn streams_of_unknown_sessions_and_calls_have_a_bound() {
-        let mut outboxes = Outboxes::default();
-        for number in 0..UNCONFIRMED_MAX {
-            assert_eq!(outboxes.open(&name(&format!("u{number}"))), Ok(()));
-        }
-        assert_eq!(outboxes.open(&name("more")), Err(NoStream::Unknown));
-        outboxes.close(&name("u0"), START);
-        assert_eq!(outboxes.open(&name("more")), Ok(()));
-        for id in 0..CALLS_MAX {
-            assert!(outboxes.note_call(&id.to_string(), None));
-        }
-        assert!(!outboxes.note_call("x", None));
-    }
-
-    #[test]
-    fn what_is_about_no_session_goes_to_the_connection() {
-        let mut outboxes = opened();
-        for line in [r#"{"method":"_auth/status","params":{}}"#, r#"{"id":9,"result":{}}"#, "{", "[]"] {
-            assert_eq!(push(&mut outboxes, line, START), None);
-        }
-        assert_eq!(push(&mut outboxes, &update("unheard"), START), None);
-    }
-}
+mod tests;

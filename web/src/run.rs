@@ -1,5 +1,6 @@
 //! Opens the door and keeps it open until its time is over.
 
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use clients::{Target, say};
-use kernel_core::config::WebConfig;
+use kernel_core::config::{HistoryConfig, PushText, WebConfig};
 use kernel_shell::LocalListener;
 use log::{info, warn};
 use serde::Deserialize;
@@ -22,11 +23,14 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
+use crate::away::Away;
 use crate::door::Door;
 use crate::gate::Gate;
 use crate::leases::Leases;
 use crate::link::{link, public_url, reachable};
+use crate::past::Past;
 use crate::scope::Scope;
+use crate::subscribers::Subscribers;
 use crate::tokens::{DoorPlace, Store};
 use crate::{server, tls};
 
@@ -38,6 +42,8 @@ const DIALLING_THREADS: usize = 4;
 /// How long connections may take to end when the door closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// What a bus says on stdin before it ends that, if the door makes room for another one.
+const REPLACED: &str = "replaced";
 
 /// How a door is run.
 pub struct Options {
@@ -47,6 +53,8 @@ pub struct Options {
     pub target: Target,
     /// The file of its codes and tokens. `None`: they are in memory alone.
     pub state: Option<PathBuf>,
+    /// Where what was said before is kept. `None`: nothing is.
+    pub history: Option<PathBuf>,
     /// The console is read from this folder instead of from the binary.
     pub assets: Option<PathBuf>,
     /// The end of stdin is the end of the door.
@@ -58,6 +66,8 @@ pub struct Options {
 pub struct Orders {
     /// Where the door listens, and for whom.
     pub web: WebConfig,
+    /// Where what was said before is kept. `None`: nothing is.
+    pub history: Option<HistoryConfig>,
 }
 
 /// Runs the door. It says on stdout, as one line of JSON, where it listens or why it cannot, and on stderr which link
@@ -82,7 +92,7 @@ fn open(options: Options) -> Result<(), String> {
 }
 
 async fn serve(options: Options, room: usize) -> Result<(), String> {
-    let Options { web, target, state, assets, ends_with_stdin } = options;
+    let Options { web, target, state, history, assets, ends_with_stdin } = options;
     let tls = web.tls.as_ref().filter(|_| web.https).map(tls::acceptor).transpose()?;
     if web.https && tls.is_none() {
         return Err("https needs a certificate: name its files in web.tls.cert and web.tls.key".to_owned());
@@ -91,24 +101,36 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         .map_err(|error| format!("cannot listen at {web}: {error}"))?;
     let at = WebConfig { port, ..web.clone() }.to_string();
     let in_store = |error: io::Error| format!("cannot write the tokens: {error}");
-    let mut tokens = Store::open(state).map_err(in_store)?;
     let public = public_url(&web, port);
+    let subscribers = Rc::new(Subscribers::open(state.as_ref(), &web, &public).map_err(in_store)?);
+    let mut tokens = Store::open(state).map_err(in_store)?;
     let place = DoorPlace { public: public.clone(), local: local_address(&listeners)?, pid: process::id() };
     tokens.add_door(place.clone()).map_err(in_store)?;
     let code = tokens.add_code(Scope::Admin).map_err(in_store)?;
     let (stop, stopping) = watch::channel(false);
+    let tokens = Rc::new(RefCell::new(tokens));
+    let away = Away {
+        target: target.clone(),
+        tokens: tokens.clone(),
+        subscribers: subscribers.clone(),
+        is_full: web.push == PushText::Full,
+    };
     let door = Rc::new(Door {
         gate: Gate::new(&web, port),
         assets: Assets::new(assets, web.https),
         target,
-        tokens: tokens.into(),
+        past: Past::new(history),
+        tokens,
+        subscribers,
         leases: Rc::new(Leases::default()),
         connections: Default::default(),
+        sent_bytes: Default::default(),
         stopping,
+        comes_back: Cell::default(),
         readiness: Default::default(),
     });
     let room = Arc::new(Semaphore::new(room));
-    let mut endless = vec![spawn_local(door.clone().enforce_revocations())];
+    let mut endless = vec![spawn_local(door.clone().enforce_revocations()), spawn_local(away.run())];
     for listener in listeners {
         let accepting = server::accept(listener, tls.clone(), room.clone(), door.clone());
         endless.push(spawn_local(async move {
@@ -119,7 +141,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
     }
     show_link(link(&public, &code));
     say(&json!({ "listening": at }));
-    until_told(ends_with_stdin).await;
+    door.comes_back.set(until_told(ends_with_stdin).await);
     info!("the door closes");
     endless.iter().for_each(JoinHandle::abort);
     let _ = stop.send(true);
@@ -141,12 +163,12 @@ fn local_address(listeners: &[LocalListener]) -> Result<SocketAddr, String> {
     Ok(reachable(address))
 }
 
-pub(crate) async fn until_told(ends_with_stdin: bool) {
-    let (end, ended) = oneshot::channel::<()>();
+/// Waits for the end of stdin, or for a signal. True: stdin has told that another process takes this one's place.
+pub(crate) async fn until_told(ends_with_stdin: bool) -> bool {
+    let (end, ended) = oneshot::channel::<bool>();
     let wait = move || {
-        // Whatever comes is not for us; only the end counts.
-        let _ = io::copy(&mut io::stdin(), &mut io::sink());
-        drop(end);
+        // Whatever else comes is not for us.
+        let _ = end.send(io::stdin().lines().map_while(Result::ok).any(|line| line == REPLACED));
     };
     let is_waiting = ends_with_stdin && thread::Builder::new().name("stdin".to_owned()).spawn(wait).is_ok();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok());
@@ -156,9 +178,9 @@ pub(crate) async fn until_told(ends_with_stdin: bool) {
         None => std::future::pending().await,
     };
     tokio::select! {
-        _ = ended, if is_waiting => {}
-        () = told(terminate) => {}
-        () = told(interrupt) => {}
+        replaced = ended, if is_waiting => replaced.unwrap_or_default(),
+        () = told(terminate) => false,
+        () = told(interrupt) => false,
     }
 }
 

@@ -24,10 +24,13 @@ use crate::request::{CONNECTION_ID, Origin, json_body, refuse, too_many};
 use crate::tokens::Token;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const BODY_BYTES: usize = 16 << 20;
 /// A longer id of a session or a connection is none of ours.
 const ID_BYTES_MAX: usize = 1024;
+const FORGOTTEN: &str = "not all that was sent after this Last-Event-ID can be sent again: \
+    open the stream without it, and load or resume the session";
 const GOOD_BYE: &[u8] = br#"{"jsonrpc":"2.0","method":"_bus/bye"}"#;
 
 impl Door {
@@ -107,7 +110,8 @@ impl Door {
         let lease = self.leases.take(&token.id).ok_or_else(|| Box::new(too_many()))?;
         let link = self.link(query).await?;
         let who = Who { token: token.id.clone(), scope: token.scope, from: from.peer.to_string() };
-        let (connection, life) = HttpConnection::new(link, token.id, Filter::new(who), lease);
+        let (connection, life) =
+            HttpConnection::new(link, token.id, Filter::new(who), lease, self.sent_bytes.clone());
         self.connections.borrow_mut().insert(connection.id.clone(), connection.clone());
         let door = self.clone();
         let name = connection.id.clone();
@@ -144,15 +148,16 @@ impl Door {
         }
         let connection = self.connection(headers, token)?;
         let name: StreamName = header(headers, &SESSION_ID)?.map(Box::from);
-        match connection.open_stream(&name) {
-            Ok(()) => {}
+        let opening = match connection.open_stream(&name, last_event(headers)) {
+            Ok(opening) => opening,
             Err(NoStream::Unknown) => return Err(refuse(StatusCode::NOT_FOUND, "there is no such session")),
             Err(NoStream::OpenAlready) => {
                 return Err(refuse(StatusCode::CONFLICT, "this stream is open already"));
             }
-        }
+            Err(NoStream::Forgotten) => return Err(refuse(StatusCode::CONFLICT, FORGOTTEN)),
+        };
         let (sender, events) = mpsc::channel(1);
-        spawn_local(connection.write_stream(name, sender));
+        spawn_local(connection.write_stream(name, opening, sender));
         let mut reply = Response::new(Events(events).boxed_unsync());
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         // A proxy must not wait until it has more.
@@ -214,6 +219,13 @@ fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = value.to_str().ok().filter(|text| text.len() <= ID_BYTES_MAX && !text.is_empty());
     text.map(Some).ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("{name} is not good")))
+}
+
+/// The number of the event that the client had last. An id that is none of ours is that of no event.
+fn last_event(headers: &HeaderMap) -> Option<u64> {
+    let id = headers.get(&LAST_EVENT_ID).filter(|id| !id.is_empty())?;
+    let digits = id.to_str().ok().filter(|id| id.bytes().all(|byte| byte.is_ascii_digit()));
+    Some(digits.and_then(|id| id.parse().ok()).unwrap_or(u64::MAX))
 }
 
 fn no_json(why: &str) -> Box<Reply> {

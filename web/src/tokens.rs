@@ -4,22 +4,20 @@
 //! `web url` and `web revoke` write the same file; a running door notices by the file's time. Without a place for the
 //! file everything is in memory, and the commands cannot reach it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use nix::fcntl::{Flock, FlockArg};
 use rpc::text::{hex, unix_ms};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::scope::Scope;
+use crate::state_file::{self, Stamp};
 
 /// How long a code is good.
 const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
@@ -134,8 +132,6 @@ pub struct Store {
     seen: Option<Stamp>,
 }
 
-type Stamp = (u64, i64, i64, u64);
-
 impl Store {
     /// The store in this file, which need not exist yet.
     pub fn open(path: Option<PathBuf>) -> io::Result<Store> {
@@ -195,9 +191,9 @@ impl Store {
     /// Reads the file again if it has changed.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let stamp = stamp(path);
+        let stamp = state_file::stamp(path);
         if stamp != self.seen || stamp.is_none() {
-            self.state = read(path)?;
+            self.state = state_file::read(path)?;
             self.seen = stamp;
         }
         Ok(())
@@ -209,61 +205,14 @@ impl Store {
             self.state.forget_expired(now);
             return Ok(change(&mut self.state, now));
         };
-        let _lock = lock(&path)?;
-        let mut state = read(&path)?;
-        state.forget_expired(now);
-        let outcome = change(&mut state, now);
-        write(&path, &state)?;
-        self.seen = stamp(&path);
+        let (state, outcome) = state_file::update(&path, |state: &mut State| {
+            state.forget_expired(now);
+            change(state, now)
+        })?;
+        self.seen = state_file::stamp(&path);
         self.state = state;
         Ok(outcome)
     }
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let about = fs::metadata(path).ok()?;
-    Some((about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
-}
-
-/// A file that is not there, or that nothing can be read from, has no codes and no tokens.
-fn read(path: &Path) -> io::Result<State> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
-        Err(error) => Err(error),
-    }
-}
-
-/// The file is replaced as a whole, so that a reader never sees half of it.
-fn write(path: &Path, state: &State) -> io::Result<()> {
-    let fresh = with_ending(path, ".new");
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    file.write_all(&serde_json::to_vec(state)?)?;
-    drop(file);
-    fs::rename(&fresh, path)
-}
-
-fn lock(path: &Path) -> io::Result<Flock<File>> {
-    if let Some(folder) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(with_ending(path, ".lock"))?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }
 
 fn unix_now() -> u64 {
@@ -292,6 +241,7 @@ fn is_equal(one: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -48,6 +48,7 @@ const REVOKED: End = End(CloseCode::Policy, "the token was revoked");
 const SILENT: End = End(CloseCode::Policy, "nothing was heard for too long");
 const STALLED: End = End(CloseCode::Policy, "nothing was taken for too long");
 const STOPPING: End = End(CloseCode::Away, "the door closes");
+const REPLACED: End = End(CloseCode::Restart, "another door takes the place of this one");
 
 /// Carries messages until one side leaves.
 pub(crate) async fn relay(
@@ -56,7 +57,7 @@ pub(crate) async fn relay(
     filter: Filter,
     lease: Lease,
     activity: Arc<Activity>,
-    stopping: impl Future<Output = ()>,
+    stopping: impl Future<Output = bool>,
 ) {
     let longest = if filter.who.scope < Scope::Control { SHORT_MESSAGE_BYTES } else { MESSAGE_BYTES };
     let config = WebSocketConfig::default()
@@ -72,7 +73,7 @@ pub(crate) async fn relay(
         end = from_bus(&sink, &link, &filter) => end,
         end = watch(&sink, &activity) => Some(end),
         () = lease.ended() => Some(REVOKED),
-        () = stopping => Some(STOPPING),
+        comes_back = stopping => Some(if comes_back { REPLACED } else { STOPPING }),
     };
     let close = async {
         if let Some(End(code, reason)) = end {

@@ -1,7 +1,10 @@
 //! The user's folders of stdio-bus, by the XDG Base Directory Specification.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+use nix::unistd::geteuid;
 
 /// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
 pub fn state() -> Option<PathBuf> {
@@ -16,6 +19,18 @@ pub fn config() -> Option<PathBuf> {
 /// `$XDG_DATA_HOME/stdio-bus`, else `~/.local/share/stdio-bus`.
 pub fn data() -> Option<PathBuf> {
     folder("XDG_DATA_HOME", ".local/share", |name| std::env::var_os(name))
+}
+
+/// The folder of what lives no longer than its process: `$XDG_RUNTIME_DIR/stdio-bus`, else `/run/user/UID/stdio-bus`,
+/// else the state folder. A folder that is missing or of another user counts as unset: `su` and `sudo` keep it.
+pub fn runtime() -> Option<PathBuf> {
+    let own = geteuid().as_raw();
+    let is_ours =
+        |path: &PathBuf| path.is_absolute() && path.metadata().is_ok_and(|it| it.is_dir() && it.uid() == own);
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_ours);
+    // A program that was started without an environment still finds what others put there.
+    let usual = || Some(PathBuf::from(format!("/run/user/{own}"))).filter(is_ours);
+    named.or_else(usual).map(|base| base.join("stdio-bus")).or_else(state)
 }
 
 /// A relative path in a variable counts as unset.

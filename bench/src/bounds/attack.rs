@@ -28,9 +28,9 @@ use crate::procfs;
 use crate::report::time;
 
 /// What a round trip may take beyond the worst one without the attack, and for each byte of the longest line, which is
-/// scanned at once. The second of each is what would be a failure: machines are noisy.
+/// scanned at once. The second of each, ten times the first, is what would be a failure: machines are noisy.
 const STALL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
-const STALL_A_BYTE: [Duration; 2] = [Duration::from_nanos(10), Duration::from_nanos(20)];
+const STALL_A_BYTE: [Duration; 2] = [Duration::from_nanos(10), Duration::from_nanos(100)];
 const ROUNDS_MAX: usize = 3;
 /// The memory may grow by so many times the bytes of an attack, and by this: queues, tables, what the allocator keeps.
 const GROWTH_TIMES: u64 = 3;

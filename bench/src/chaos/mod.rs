@@ -8,9 +8,10 @@ mod checking_client;
 mod hostile;
 mod phase;
 mod trick;
+mod upgrades;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,9 @@ const ROUND: Duration = Duration::from_secs(8);
 /// `soak` shows that it does not grow further.
 const KEPT_BYTES: u64 = 32 << 20;
 
+/// `--upgrade` without a program.
+const ITSELF: &str = "itself";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How long all of it takes, more or less: half of it workers are killed, a quarter each is for the rest
@@ -54,6 +58,9 @@ pub(crate) struct Args {
     /// The longest text that they send or are sent
     #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, requires = "hostile")]
     longest: usize,
+    /// The bus becomes another program every second instead: this one and BINARY in turns, by default itself
+    #[arg(long, value_name = "BINARY", num_args = 0..=1, default_missing_value = ITSELF, conflicts_with = "hostile")]
+    upgrade: Option<PathBuf>,
     /// What is killed and which trick is played follows from this [default: the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -71,7 +78,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             let length = hostile::Length { requests, time: args.seconds, longest: args.longest };
             hostile::play(&stdio_bus, length, seed, &mut report)
         }
-        None => play(&stdio_bus, args.seconds, seed, &mut report),
+        None => match &args.upgrade {
+            Some(other) => {
+                let other = Some(other.as_path()).filter(|other| *other != ITSELF);
+                upgrades::play(&stdio_bus, other, args.seconds, &mut report)
+            }
+            None => play(&stdio_bus, args.seconds, seed, &mut report),
+        },
     };
     match played {
         Ok(()) => report.finish(args.measured.json),

@@ -189,7 +189,7 @@ fn times_logged(bus: &Bus, text: &str) -> usize {
 }
 
 /// All clients send requests until the time is over, while `meanwhile` runs.
-fn run_clients<T>(
+pub(super) fn run_clients<T>(
     bus: &Bus,
     length: Duration,
     kills: &Kills,

@@ -52,7 +52,7 @@ pub(super) fn measure(stdio_bus: &Path, nats_server: &Path, report: &mut Report)
     let mut file = bus::config(&[echo("echo", 1, &[])]);
     file["name"] = json!("bench-node");
     file["limits"] = json!({ "max_clients": PIPES + 20, "max_held_bytes": 4_u64 << 30 });
-    file["cluster"] = json!({ "url": nats.url(), "offer": ["echo"] });
+    file["cluster"] = json!({ "url": nats.url(), "offer": ["echo"], "insecure": true });
     let node = linked(stdio_bus, &file)?;
     let link = link_of(&node)?;
     let first = open(stdio_bus, &nats, 1)?;

@@ -61,6 +61,7 @@ pub(super) fn measure(stdio_bus: &Path, nats_server: &Path, report: &mut Report)
             &nats.url(),
             "--name",
             &format!("n{number}"),
+            "--insecure",
             "--offer",
             "echo",
             "--tcp",

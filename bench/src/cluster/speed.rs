@@ -45,7 +45,7 @@ pub(super) fn measure(stdio_bus: &Path, nats_server: &Path, report: &mut Report)
     let local = || echo("echo", 1, &["--chunks", &chunks[0], "--chunk-bytes", &chunks[1]]);
     let mut node_file = with_long_lines(bus::config(&[local(), echo("long", 1, &["--chunks", "1"])]));
     node_file["name"] = json!("bench-node");
-    node_file["cluster"] = json!({ "url": nats.url(), "offer": ["echo", "long"] });
+    node_file["cluster"] = json!({ "url": nats.url(), "offer": ["echo", "long"], "insecure": true });
     let node = linked(stdio_bus, &node_file)?;
     let link = link_of(&node)?;
     let idle_link = procfs::own_bytes(link)?;

@@ -20,7 +20,7 @@ use crate::{Ended, Fault, Signals};
 
 pub use attach::pool_of;
 pub use options::Options;
-pub use start::StartPlan;
+pub use start::{StartPlan, start_bus};
 
 /// Relays lines between the IDE and the bus until one of them ends.
 pub fn run(options: &Options, input: File, output: File, signals: &Signals) -> Result<Ended, Fault> {

@@ -9,13 +9,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use rpc::text::strip_control;
 
-use crate::Fault;
+use crate::connection::{CONNECT_TIMEOUT, dial};
+use crate::{Fault, Target};
 
 /// A longer log is renamed before the next start.
 const MAX_LOG_BYTES: u64 = 10 << 20;
@@ -30,6 +33,41 @@ pub struct StartPlan {
     pub folder: PathBuf,
     /// The folder of the log and of the lock. Created if it is missing.
     pub state: PathBuf,
+}
+
+impl StartPlan {
+    /// The file to which the bus writes its log.
+    pub fn log_path(&self) -> PathBuf {
+        self.state.join("bus.log")
+    }
+}
+
+/// Between two tries to reach a bus that is starting.
+const DIAL_AGAIN: Duration = Duration::from_millis(20);
+
+/// Waits until a bus answers. With a plan, starts one if none does.
+pub fn start_bus(target: &Target, plan: Option<&StartPlan>, limit: Duration) -> Result<(), Fault> {
+    let mut starter = plan.map(Starter::new);
+    let deadline = Instant::now() + limit;
+    loop {
+        let why = match dial(&target.addresses, CONNECT_TIMEOUT) {
+            Ok(_) => {
+                starter.iter_mut().for_each(Starter::on_connected);
+                return Ok(());
+            }
+            Err(fault @ Fault::NotOurs(_)) => return Err(fault),
+            Err(fault) => fault,
+        };
+        let next = starter.as_mut().map_or(Ok(NextTry::Later), |starter| starter.on_no_answer(&why))?;
+        if Instant::now() >= deadline {
+            let log =
+                plan.map(|plan| format!("; its log is {}", plan.log_path().display())).unwrap_or_default();
+            return Err(Fault::Unreachable(format!("{why} within {} s{log}", limit.as_secs())));
+        }
+        if next == NextTry::Later {
+            thread::sleep(DIAL_AGAIN);
+        }
+    }
 }
 
 pub(super) struct Starter<'a> {
@@ -109,7 +147,7 @@ impl<'a> Starter<'a> {
     }
 
     fn spawn(&self) -> Result<Child, Fault> {
-        let path = self.log_path();
+        let path = self.plan.log_path();
         let log = open_log(&path).and_then(|log| Ok((log.try_clone()?, log)));
         let (out, err) = log.map_err(|error| start_fault(&format!("open {}", path.display()), &error))?;
         let mut command = Command::new(&self.plan.program);
@@ -118,12 +156,8 @@ impl<'a> Starter<'a> {
         command.spawn().map_err(|error| start_fault(&self.plan.program.display().to_string(), &error))
     }
 
-    fn log_path(&self) -> PathBuf {
-        self.plan.state.join("bus.log")
-    }
-
     fn early_exit_fault(&self, status: &str, why: &Fault) -> Fault {
-        let path = self.log_path();
+        let path = self.plan.log_path();
         let last_line = last_log_line(&path).unwrap_or_default();
         let last_line = if last_line.is_empty() { String::new() } else { format!(", saying: {last_line}") };
         Fault::Unreachable(format!(
@@ -159,8 +193,6 @@ fn last_log_line(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::thread;
-    use std::time::Duration;
 
     use super::*;
 

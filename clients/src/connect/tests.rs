@@ -41,7 +41,7 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
-        let target = Target { addresses, token: None };
+        let target = Target { addresses, token: None, user_bus: None };
         let env = BTreeMap::new();
         let mut options = Options { target, pool: None, attach: None, env, start: None, node: None };
         change(&mut options);

@@ -33,6 +33,12 @@ impl Commands {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = commands;
     }
 
+    /// Whether the agent offers a command of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.iter().any(|(known, _)| known == name)
+    }
+
     fn beginning_with(&self, typed: &str) -> Vec<(String, String)> {
         let commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         commands.iter().filter(|(name, _)| name.starts_with(typed)).cloned().collect()

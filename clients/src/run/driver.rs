@@ -63,7 +63,7 @@ pub(super) struct Driver {
     pub(super) deferred: VecDeque<Event>,
     pub(super) input: UserInput,
     /// What the agent offers behind a slash.
-    commands: Commands,
+    pub(super) commands: Commands,
     /// A prompt is waited for.
     at_prompt: bool,
     /// When something was last shown while a prompt was waited for.
@@ -167,6 +167,9 @@ impl Driver {
             self.renderer.progress("")?;
         }
         opened?;
+        if self.options.attended && !self.options.once {
+            self.show_banner()?;
+        }
         let mut failed = false;
         let mut turns = 0;
         while let Some(prompt) = self.next_prompt(turns)? {
@@ -216,9 +219,15 @@ impl Driver {
         loop {
             match self.said.pop_front() {
                 Some(Said::Prompt(prompt)) => return Ok(Some(prompt)),
+                Some(Said::Quit) => return Ok(None),
                 Some(Said::Change { setting, wanted, line }) => {
-                    if let Err(why) = self.change_setting(setting, &wanted)? {
-                        self.renderer.for_program(ForProgram::Error { line, text: why })?;
+                    match self.change_setting(setting, &wanted)? {
+                        Err(why) if self.options.attended => self.renderer.note(&why)?,
+                        Err(why) => self.renderer.for_program(ForProgram::Error { line, text: why })?,
+                        Ok(_) if self.options.attended => {
+                            self.renderer.note(&format!("{} {wanted}", setting.word()))?;
+                        }
+                        Ok(_) => {}
                     }
                     continue;
                 }

@@ -7,8 +7,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reedline::{
@@ -43,6 +43,8 @@ pub(super) struct LineEditor {
     pub(super) completion: Completion,
     /// Set to withdraw the editor.
     pub(super) withdraw: Arc<AtomicBool>,
+    /// What the next prompt begins with. It is sent only by who presses enter.
+    pub(super) filled_in: Arc<Mutex<String>>,
     engine: Option<Reedline>,
     /// What was typed when the editor was withdrawn.
     draft: String,
@@ -55,7 +57,8 @@ impl LineEditor {
         completion: Completion,
         withdraw: Arc<AtomicBool>,
     ) -> LineEditor {
-        LineEditor { colour, history, completion, withdraw, engine: None, draft: String::new() }
+        let filled_in = Arc::default();
+        LineEditor { colour, history, completion, withdraw, filled_in, engine: None, draft: String::new() }
     }
 
     /// Reads a prompt. The cursor stands on a line of its own before and after it, unless the editor was withdrawn.
@@ -64,6 +67,9 @@ impl LineEditor {
             Some(engine) => engine,
             None => self.engine(),
         };
+        if let Ok(mut filled_in) = self.filled_in.lock() {
+            self.draft.push_str(&std::mem::take(&mut *filled_in));
+        }
         if !self.draft.is_empty() {
             engine.run_edit_commands(&[EditCommand::InsertString(std::mem::take(&mut self.draft))]);
         }

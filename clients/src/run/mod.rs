@@ -24,6 +24,7 @@ mod mcp_file;
 mod mentions;
 mod open_questions;
 mod options;
+mod own_commands;
 mod permission;
 mod process;
 mod questions;

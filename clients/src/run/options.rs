@@ -23,6 +23,9 @@ pub struct Options {
     pub mode: Option<String>,
     /// Goes on with a session that was there before, instead of a new one.
     pub reopen: Option<Reopen>,
+    /// What was said last in the session that is opened again. Where its agent cannot open it, a new session is offered
+    /// whose first prompt is filled in with this.
+    pub said_last: Option<String>,
     /// The first prompt.
     pub prompt: Option<String>,
     pub input: Input,

@@ -1,22 +1,54 @@
 //! Sessions that were there before: `--continue` and `--session`.
 
+use rpc::text::strip_control;
 use serde_json::{Value, json};
 
 use super::driver::Driver;
 use super::envelope::Status;
 use super::options::{Reopen, View};
 use super::stop::Stop;
+use crate::Fault;
 
 /// Agents list sessions in pages. Those behind this many are too old to be the newest.
 const MAX_PAGES: usize = 20;
 
 impl Driver {
     /// Opens a session again. `params` are those of a new one.
-    pub(super) fn reopen_session(&mut self, reopen: Reopen, mut params: Value) -> Result<(), Stop> {
+    pub(super) fn reopen_session(&mut self, reopen: Reopen, params: Value) -> Result<(), Stop> {
         let session = match reopen {
             Reopen::Id(session) => session,
             Reopen::Newest => self.newest_session()?,
         };
+        let new = params.clone();
+        match self.open_again(session, params) {
+            Err(Stop::Fault(fault)) => self.begin_anew(fault, new),
+            outcome => outcome,
+        }
+    }
+
+    /// Offers a new session in the place of one that cannot be opened: its first prompt is filled in with what was said
+    /// last, and is sent only by who presses enter.
+    fn begin_anew(&mut self, fault: Fault, params: Value) -> Result<(), Stop> {
+        let Some(said_last) = self.options.said_last.take() else { return Err(Stop::Fault(fault)) };
+        if !self.input.has_editor() || self.options.prompt.is_some() {
+            let why = format!(
+                "{fault}; at a terminal, and without a PROMPT, a new session is offered, which begins with what \
+                 was said last"
+            );
+            return Err(Stop::Fault(Fault::Failed(why)));
+        }
+        self.opened = self.ask_for_session("session/new", params)?;
+        let session = self.opened["sessionId"].as_str();
+        self.session = session.ok_or_else(|| self.failed("opened a session without an id"))?.to_owned();
+        self.renderer.note(&strip_control(&fault.to_string()))?;
+        self.renderer.note(
+            "This is a new session. What was said last is filled in: enter sends it, Ctrl-C clears it.",
+        )?;
+        self.input.fill_in(&said_last);
+        Ok(())
+    }
+
+    fn open_again(&mut self, session: String, mut params: Value) -> Result<(), Stop> {
         // At a terminal people want to see what was said; a program and a pipe want what comes.
         let shows = matches!(self.options.view, View::Screen { .. });
         let capabilities = &self.agent_about["agentCapabilities"];

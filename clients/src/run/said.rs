@@ -57,8 +57,10 @@ impl Driver {
             Input::Text | Input::Lines if line.trim().is_empty() => {}
             // What is typed may name files; what comes from a file or a program is its content.
             Input::Text | Input::Lines if self.options.attended => {
-                let prompt = self.typed_prompt(&line)?;
-                self.said.push_back(Said::Prompt(prompt));
+                if !self.take_own_command(&line)? {
+                    let prompt = self.typed_prompt(&line)?;
+                    self.said.push_back(Said::Prompt(prompt));
+                }
             }
             Input::Text | Input::Lines => self.said.push_back(Said::Prompt(Prompt::new(text_prompt(&line)))),
             Input::Json => {

@@ -4,9 +4,9 @@
 
 use std::io::{self, BufRead, Read};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +47,7 @@ pub(super) struct UserInput {
     /// Each request ends with one message.
     finished: Receiver<()>,
     withdraw: Arc<AtomicBool>,
+    filled_in: Arc<Mutex<String>>,
     has_editor: bool,
     /// What was requested and has not come.
     pending: Option<Ask>,
@@ -60,9 +61,9 @@ impl UserInput {
     pub(super) fn new(events: Sender<Event>, source: Source) -> UserInput {
         let (requests_tx, requests) = channel();
         let (finished_tx, finished) = channel();
-        let (withdraw, has_editor) = match &source {
-            Source::Editor(editor) => (editor.withdraw.clone(), true),
-            _ => (Arc::default(), false),
+        let (withdraw, filled_in, has_editor) = match &source {
+            Source::Editor(editor) => (editor.withdraw.clone(), editor.filled_in.clone(), true),
+            _ => (Arc::default(), Arc::default(), false),
         };
         let reader = Reader { events, source, withdraw: withdraw.clone() };
         thread::spawn(move || reader.run(&requests, &finished_tx));
@@ -70,6 +71,7 @@ impl UserInput {
             requests_tx,
             finished,
             withdraw,
+            filled_in,
             has_editor,
             pending: None,
             is_finished: false,
@@ -79,6 +81,13 @@ impl UserInput {
 
     pub(super) fn has_editor(&self) -> bool {
         self.has_editor
+    }
+
+    /// The next prompt begins with this text, where there is an editor.
+    pub(super) fn fill_in(&self, text: &str) {
+        if let Ok(mut filled_in) = self.filled_in.lock() {
+            text.clone_into(&mut filled_in);
+        }
     }
 
     /// Requests a line. Returns false if none will come.

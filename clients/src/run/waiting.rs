@@ -7,6 +7,8 @@ use super::input::Setting;
 /// What was said on stdin and has its turn later.
 pub(super) enum Said {
     Prompt(Prompt),
+    /// The user leaves.
+    Quit,
     /// `line` is where it was said.
     Change {
         setting: Setting,

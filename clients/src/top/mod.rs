@@ -33,9 +33,10 @@ use self::screen::Screen;
 use self::theme::Theme;
 use crate::connection::Connection;
 use crate::logs::Whose;
+use crate::replace::Replacing;
+use crate::sessions;
 use crate::{Ended, Signals};
 use crate::{Fault, Target};
-use crate::{operate, sessions};
 
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,7 +127,7 @@ fn carry_out(target: &Target, command: &Command) -> String {
         Command::Restart(pool, worker) => {
             let worker = worker.and_then(|worker| u32::try_from(worker).ok());
             let whose = Whose { pool: pool.clone(), worker };
-            operate::replace(target, "_bus/restart", &whose).map(|workers| match workers.len() {
+            Replacing::ask(target, "_bus/restart", &whose, false).map(|it| match it.leaving().len() {
                 1 => "1 process is being replaced".to_owned(),
                 count => format!("{count} processes are being replaced, one after the other"),
             })

@@ -25,7 +25,8 @@ pub(crate) async fn connect(target: &Target, client: &str, pool: Option<&str>) -
     let local = Local::of_stream(stream).map_err(|error| error.to_string())?;
     let mut params = json!({ "client": client });
     if let Some(pool) = pool {
-        params["pool"] = pool.into();
+        // Whatever the edge says later, the bus lets it have this pool and its own sessions, and nothing else.
+        (params["pool"], params["role"]) = (pool.into(), "pipe".into());
     }
     if let Some(token) = token {
         params["token"] = token.into();

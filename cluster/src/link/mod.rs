@@ -2,6 +2,7 @@
 //! connection of its own to the bus.
 
 mod bus;
+mod name;
 mod pipes;
 mod room;
 mod service;
@@ -16,21 +17,24 @@ use async_nats::{Client, Message, Subscriber};
 use clients::{Target, say};
 use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
+use kernel_shell::config::NO_ACCOUNT;
 use log::{info, warn};
 use rpc::text::unix_ms;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, sleep_until, timeout};
 
+use self::name::{Claim, Todo};
 use self::pipes::Pipes;
 use self::room::{Figures, Looker};
 use crate::End;
 use crate::carrier::{Carrier, Change};
 use crate::folders::Folders;
+use crate::pipe::DEAD_AFTER;
 use crate::subjects::{self, Address};
 use crate::talk::{About, Ask, Event, Note, Offer, PoolAbout, to_bytes};
 
@@ -41,8 +45,6 @@ const DELAY_OF_LOAD: Duration = Duration::from_millis(20);
 const DELAY_JITTER_US: u64 = 2000;
 /// A node that has no room says so last, for the sake of the message if no other has any.
 const DELAY_OF_FULL: Duration = Duration::from_millis(24);
-/// How often everybody is told who has the name of this node.
-const NOTE_EVERY: Duration = Duration::from_secs(15);
 /// How often the bus is told what the pipes have counted.
 const COUNTED_EVERY: Duration = Duration::from_secs(5);
 /// The pause between two tries to reach NATS at the start.
@@ -64,6 +66,10 @@ pub struct Options {
     pub since: Option<u64>,
     /// The end of stdin is the end of the link.
     pub ends_with_stdin: bool,
+    /// The link of the same bus before this one had the name of the node, and so this one has it.
+    pub is_next: bool,
+    /// Nothing is offered for this long: links of this bus have ended one after the other.
+    pub offers_after: Duration,
 }
 
 /// What a bus tells the link that it starts, beside where the bus is.
@@ -109,6 +115,13 @@ fn check(options: &Options) -> Result<(), End> {
         let what = "nothing is offered: name pools in \"offer\" of \"cluster\" in bus.json, or with --offer";
         return Err(End::misconfigured(what));
     }
+    if !cluster.has_account() {
+        if !cluster.insecure {
+            return Err(End::misconfigured(format!("nothing is offered: {NO_ACCOUNT}, or --insecure")));
+        }
+        let who = "everybody who reaches the NATS server, each user of this machine too";
+        warn!("\"insecure\" in \"cluster\": {who}, can run commands here as the user of this bus");
+    }
     Ok(())
 }
 
@@ -126,6 +139,13 @@ pub(crate) struct Node {
     figures: watch::Sender<Figures>,
     looked: Cell<Option<Instant>>,
     looker: tokio::sync::Mutex<Looker>,
+    /// The bus has not answered when it was asked last.
+    is_bus_silent: Cell<bool>,
+    /// What is heard only as long as this one has the name.
+    listening: RefCell<Vec<AbortHandle>>,
+    claim: RefCell<Claim>,
+    /// When pools are offered.
+    offers_at: Instant,
     /// Somebody has said that it takes no new sessions.
     is_drained: Cell<bool>,
     /// What has been counted, for `$SRV.STATS`.
@@ -140,68 +160,40 @@ pub(crate) struct Counts {
 }
 
 async fn serve(options: Options) -> Result<(), End> {
-    let Options { cluster, name, target, since, ends_with_stdin } = options;
+    let ends_with_stdin = options.ends_with_stdin;
     let mut stops = stops(ends_with_stdin)?;
-    let what = format!("stdio-bus node {name}");
+    let what = format!("stdio-bus node {}", options.name);
     let connected = tokio::select! {
-        connected = connect(&cluster, &name, &what) => connected?,
+        connected = connect(&options.cluster, &options.name, &what) => connected?,
         _ = stops.recv() => return Ok(()),
     };
-    let Carrier { client, mut changes } = connected;
-    let addr = Address::of_node(&name);
-    let node = Rc::new(Node {
-        folders: Rc::new(Folders::new(&name, &cluster.map, &cluster.prepare)),
-        pipes: Pipes::default(),
-        figures: watch::Sender::new(Figures::default()),
-        looked: Cell::new(None),
-        looker: Looker::new(target.clone(), cluster.offer.clone()).into(),
-        is_drained: Cell::new(false),
-        counts: RefCell::default(),
-        started: since.unwrap_or_else(unix_ms),
-        client,
-        cluster,
-        name,
-        addr,
-        target,
-    });
-    let (fail, mut failures) = mpsc::unbounded_channel::<End>();
-    node.listen(&fail).await.map_err(|error| End::unavailable(format!("NATS: {error}")))?;
+    let Carrier { client, changes } = connected;
+    let (node, todo) = Node::new(options, client);
+    let node = Rc::new(node);
+    let broken = |error: async_nats::SubscribeError| End::unavailable(format!("NATS: {error}"));
+    let frames = node.client.subscribe(node.addr.all_pipes()).await.map_err(broken)?;
+    spawn_local(pipes::dispatch(node.clone(), frames));
+    let notes = node.client.subscribe(subjects::note(&node.name)).await.map_err(broken)?;
     spawn_local(node.clone().keep_figures());
-    let _ = node.client.flush().await;
-    node.tell(Event::Up).await;
-    let server = node.client.server_info();
-    info!("node {} offers {} over {}", node.name, node.cluster.offer.join(", "), server.server_name);
-    say(&json!({ "listening": node.cluster.url.join(", ") }));
     if ends_with_stdin {
         spawn_local(node.clone().tell_counted());
     }
-    let mut renewal = tokio::time::interval(NOTE_EVERY);
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            _ = stops.recv() => break Ok(()),
-            Some(end) = failures.recv() => break Err(end),
-            Some(change) = changes.recv() => match change {
-                Change::Connected => {
-                    node.pipes.carrier_connected();
-                    node.tell(Event::Up).await;
-                }
-                Change::Disconnected => warn!("the connection to NATS is broken, it is made anew"),
-                Change::Refused(what) => warn!("NATS refuses: {what}"),
-            },
-            _ = renewal.tick() => node.tell(Event::Up).await,
-        }
+    let outcome = tokio::select! {
+        biased;
+        _ = stops.recv() => Ok(()),
+        outcome = node.be(todo, changes, notes) => outcome.map_err(broken),
     };
     let why = match &outcome {
         Ok(()) => format!("node {} is stopped", node.name),
         Err(end) => end.words.clone(),
     };
+    node.stop_listening();
     // Where the bus has gone, pipes end by themselves, and what it has said before still arrives.
     let grace = if ends_with_stdin { GOODBYE / 2 } else { Duration::ZERO };
     let _ = timeout(grace, node.pipes.all_gone()).await;
     node.pipes.kill_all(&why);
     let _ = timeout(GOODBYE, node.pipes.all_gone()).await;
-    if outcome.is_ok() {
+    if outcome.is_ok() && node.has_name() {
         node.tell(Event::Gone).await;
     }
     let _ = timeout(GOODBYE, node.client.flush()).await;
@@ -227,6 +219,34 @@ async fn connect(cluster: &ClusterConfig, name: &str, what: &str) -> Result<Carr
 }
 
 impl Node {
+    fn new(options: Options, client: Client) -> (Node, Todo) {
+        let Options { cluster, name, target, since, is_next, offers_after, .. } = options;
+        let addr = Address::of_node(&name);
+        let (now, started) = (Instant::now(), since.unwrap_or_else(unix_ms));
+        let held = is_next.then(|| Duration::from_millis(unix_ms().saturating_sub(started)));
+        let (claim, todo) = Claim::new(addr.as_str(), held, now);
+        let node = Node {
+            folders: Rc::new(Folders::new(&name, &cluster.map, &cluster.prepare)),
+            pipes: Pipes::default(),
+            figures: watch::Sender::new(Figures::default()),
+            looked: Cell::new(None),
+            looker: Looker::new(target.clone(), cluster.offer.clone()).into(),
+            is_bus_silent: Cell::new(false),
+            listening: RefCell::default(),
+            claim: claim.into(),
+            offers_at: now + offers_after,
+            is_drained: Cell::new(false),
+            counts: RefCell::default(),
+            started,
+            client,
+            cluster,
+            name,
+            addr,
+            target,
+        };
+        (node, todo)
+    }
+
     /// Tells the bus what the pipes have counted, where that has changed.
     async fn tell_counted(self: Rc<Node>) {
         let mut told = None;
@@ -242,33 +262,139 @@ impl Node {
         }
     }
 
-    async fn listen(
+    /// Has the name, or waits for it, until the process ends.
+    async fn be(
         self: &Rc<Node>,
-        fail: &mpsc::UnboundedSender<End>,
+        mut todo: Todo,
+        mut changes: mpsc::UnboundedReceiver<Change>,
+        mut notes: Subscriber,
     ) -> Result<(), async_nats::SubscribeError> {
-        let frames = self.client.subscribe(self.addr.all_pipes()).await?;
-        spawn_local(pipes::dispatch(self.clone(), frames));
+        let mut lost_at = None;
+        loop {
+            self.does(todo).await?;
+            let alarm = self.claim.borrow().next_alarm();
+            todo = tokio::select! {
+                biased;
+                Some(change) = changes.recv() => match change {
+                    Change::Connected => {
+                        let was_lost = lost_at.take().is_some_and(|at: Instant| at.elapsed() > DEAD_AFTER);
+                        self.pipes.carrier_connected();
+                        self.say_state();
+                        match was_lost {
+                            true => self.claim.borrow_mut().was_away(Instant::now()),
+                            false if self.has_name() => Todo::Announce,
+                            false => Todo::Nothing,
+                        }
+                    }
+                    Change::Disconnected => {
+                        warn!("the connection to NATS is broken, it is made anew");
+                        say(&json!({ "waiting": "the connection to NATS is broken, it is made anew" }));
+                        lost_at.get_or_insert_with(Instant::now);
+                        Todo::Nothing
+                    }
+                    Change::Refused(what) => {
+                        warn!("NATS refuses: {what}");
+                        Todo::Nothing
+                    }
+                },
+                Some(note) = notes.next() => self.on_note(&note).await,
+                () = sleep_until(alarm.into()) => self.claim.borrow_mut().on_time(Instant::now()),
+            }
+        }
+    }
+
+    async fn does(self: &Rc<Node>, todo: Todo) -> Result<(), async_nats::SubscribeError> {
+        match todo {
+            Todo::Nothing => {}
+            Todo::Ask => self.tell(Event::Claim).await,
+            Todo::Announce => self.tell(Event::Up).await,
+            Todo::Hold => {
+                self.listen().await?;
+                let _ = self.client.flush().await;
+                self.tell(Event::Up).await;
+                let server = self.client.server_info();
+                info!(
+                    "node {} offers {} over {}",
+                    self.name,
+                    self.cluster.offer.join(", "),
+                    server.server_name
+                );
+                self.say_state();
+            }
+            Todo::Wait | Todo::AskAnew => {
+                self.stop_listening();
+                self.pipes.kill_all(&self.taken_by_another());
+                self.say_state();
+                if todo == Todo::AskAnew {
+                    self.tell(Event::Claim).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_name(&self) -> bool {
+        self.claim.borrow().held(Instant::now()).is_some()
+    }
+
+    fn taken_by_another(&self) -> String {
+        format!(
+            "another node has the name {} and had it first: give one of them another; until that one is gone, \
+             nothing is offered here",
+            self.name
+        )
+    }
+
+    /// Tells the bus whether others can use this node.
+    fn say_state(&self) {
+        if self.has_name() {
+            return say(&json!({ "listening": self.cluster.url.join(", ") }));
+        }
+        let why = self.taken_by_another();
+        warn!("{why}");
+        say(&json!({ "waiting": why }));
+    }
+
+    /// From now on the node of this name is here.
+    async fn listen(self: &Rc<Node>) -> Result<(), async_nats::SubscribeError> {
         for pool in &self.cluster.offer {
             let asks = self.client.subscribe(subjects::ask(pool)).await?;
             let (node, pool) = (self.clone(), pool.clone());
-            spawn_local(each(asks, move |message| node.clone().asked(message, pool.clone())));
+            self.hears(asks, move |message| node.clone().asked(message, pool.clone()));
         }
         let node = self.clone();
         let about = self.client.subscribe(subjects::ALL_NODES).await?;
-        spawn_local(each(about, move |message| node.clone().asked_about(message)));
+        self.hears(about, move |message| node.clone().asked_about(message));
         let node = self.clone();
         let requests = self.client.subscribe(subjects::open(&self.name)).await?;
-        spawn_local(each(requests, move |message| pipes::on_request(node.clone(), message)));
-        let notes = self.client.subscribe(subjects::note(&self.name)).await?;
-        let (node, fail) = (self.clone(), fail.clone());
-        spawn_local(each(notes, move |message| node.clone().on_note(message, fail.clone())));
+        self.hears(requests, move |message| pipes::on_request(node.clone(), message));
         service::listen(self).await
+    }
+
+    /// Handles each message as it comes, without waiting for the last one, as long as this one has the name.
+    fn hears<F: Future<Output = ()> + 'static>(
+        &self,
+        messages: Subscriber,
+        handle: impl Fn(Message) -> F + 'static,
+    ) {
+        let hearing = spawn_local(each(messages, handle));
+        self.listening.borrow_mut().push(hearing.abort_handle());
+    }
+
+    fn stop_listening(&self) {
+        self.listening.borrow_mut().drain(..).for_each(|hearing| hearing.abort());
+    }
+
+    /// Answers what an edge has asked, at the subject that only the node of this name may publish to.
+    async fn answer(&self, reply: &str, answer: &impl Serialize) {
+        let at = subjects::answer_of(&self.name, reply);
+        let _ = self.client.publish(at, to_bytes(answer)).await;
     }
 
     /// An edge looks for a node.
     async fn asked(self: Rc<Node>, message: Message, pool: String) {
         let Some(reply) = message.reply else { return };
-        if serde_json::from_slice::<Ask>(&message.payload).is_err() {
+        if serde_json::from_slice::<Ask>(&message.payload).is_err() || Instant::now() < self.offers_at {
             return;
         }
         self.counts.borrow_mut().asks += 1;
@@ -293,14 +419,14 @@ impl Node {
             started: self.started,
             drain: of_pool.drain,
         };
-        let _ = self.client.publish(reply, to_bytes(&offer)).await;
+        self.answer(&reply, &offer).await;
     }
 
     /// `stdio-bus nodes` wants to know who is there.
     async fn asked_about(self: Rc<Node>, message: Message) {
         let Some(reply) = message.reply else { return };
         let about = self.about().await;
-        let _ = self.client.publish(reply, to_bytes(&about)).await;
+        self.answer(&reply, &about).await;
     }
 
     async fn about(&self) -> About {
@@ -323,26 +449,25 @@ impl Node {
         }
     }
 
-    /// A note about the name of this node: of ourselves, or of another one that has it too.
-    async fn on_note(self: Rc<Node>, message: Message, fail: mpsc::UnboundedSender<End>) {
-        let Ok(note) = serde_json::from_slice::<Note>(&message.payload) else { return };
-        if note.event != Event::Up || note.addr == self.addr.as_str() {
-            return;
-        }
-        if (note.started, note.addr.as_str()) > (self.started, self.addr.as_str()) {
-            let what = format!(
-                "another node that was started later has the name {} too: give one of them another",
-                self.name
-            );
-            let _ = fail.send(End::replaced(what));
-        } else {
-            // It hears this, and ends.
-            self.tell(Event::Up).await;
+    /// A note about the name of this node: of ourselves, or of another one that wants it or has it too. Whoever may
+    /// send one has the key of this node.
+    async fn on_note(&self, message: &Message) -> Todo {
+        let Ok(note) = serde_json::from_slice::<Note>(&message.payload) else { return Todo::Nothing };
+        match note.event {
+            Event::Close | Event::Reopen => {
+                if self.has_name() {
+                    self.drains(note.event == Event::Close).await;
+                }
+                Todo::Nothing
+            }
+            _ => self.claim.borrow_mut().on_note(&note, Instant::now()),
         }
     }
 
     async fn tell(&self, event: Event) {
-        let note = Note { event, addr: self.addr.as_str().to_owned(), started: self.started };
+        let held = self.claim.borrow().held(Instant::now()).unwrap_or_default();
+        let (addr, held_ms) = (self.addr.as_str().to_owned(), held.as_millis() as u64);
+        let note = Note { event, addr, started: self.started, held_ms };
         let _ = self.client.publish(subjects::note(&self.name), to_bytes(&note)).await;
     }
 
@@ -353,10 +478,14 @@ impl Node {
             let mut looker = self.looker.lock().await;
             // Another one may have looked while this one waited.
             if !is_fresh() {
-                let mut figures = looker.look().await.unwrap_or_else(|why| {
+                let looked = looker.look().await;
+                if let Err(why) = &looked
+                    && !self.is_bus_silent.get()
+                {
                     warn!("no room is offered: {why}");
-                    Figures::default()
-                });
+                }
+                self.is_bus_silent.set(looked.is_err());
+                let mut figures = looked.unwrap_or_default();
                 if self.is_drained.get() {
                     figures.drain();
                 }
@@ -378,12 +507,23 @@ impl Node {
         self.tell(if drain { Event::Drain } else { Event::Up }).await;
     }
 
-    /// Edges that have pipes hear how much room there is, without asking.
+    /// Edges that have pipes hear how much room there is, without asking; and that the bus does not answer.
     async fn keep_figures(self: Rc<Node>) {
+        let mut answered = Instant::now();
         loop {
             sleep(FIGURES_AGE).await;
-            if self.pipes.count() > 0 {
-                self.fresh_figures().await;
+            if self.pipes.count() == 0 {
+                answered = Instant::now();
+                continue;
+            }
+            self.fresh_figures().await;
+            if !self.is_bus_silent.get() {
+                answered = Instant::now();
+            } else if answered.elapsed() > DEAD_AFTER {
+                let why = format!("the bus of node {} has not answered for {:?}", self.name, DEAD_AFTER);
+                warn!("{why}: its pipes are closed");
+                self.pipes.kill_all(&why);
+                answered = Instant::now();
             }
         }
     }

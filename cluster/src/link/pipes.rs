@@ -47,13 +47,20 @@ struct Entry {
     boot: String,
     id: Option<String>,
     pid: u32,
+    /// What only the edge that has opened it was told.
+    proof: String,
     statistics: Rc<Cell<Statistics>>,
 }
 
 impl Entry {
+    /// Whether the same life of the same edge has opened it.
+    fn is_sibling_of(&self, other: &Entry) -> bool {
+        (&self.edge, &self.id, &self.boot) == (&other.edge, &other.id, &other.boot)
+    }
+
     /// Whether the edge that opens this one had it open in an earlier life. Another edge may have the same name.
-    fn is_of_earlier_life(&self, open: &Open) -> bool {
-        (&self.edge, &self.id) == (&open.edge, &open.id) && self.boot != open.boot
+    fn is_of_earlier_life(&self, later: &Entry) -> bool {
+        (&self.edge, &self.id) == (&later.edge, &later.id) && self.boot != later.boot
     }
 }
 
@@ -112,28 +119,50 @@ impl Pipes {
     }
 
     pub(crate) fn kill_all(&self, why: &str) {
-        self.kill(why, |_| true);
+        self.kill(why, |_, _| true);
     }
 
-    fn kill(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
-        for entry in self.entries.borrow().values().filter(|entry| is_meant(entry)) {
+    fn kill(&self, why: &str, is_meant: impl Fn(u64, &Entry) -> bool) {
+        for (_, entry) in self.entries.borrow().iter().filter(|(number, entry)| is_meant(**number, entry)) {
             let _ = entry.orders.send(Order::Kill(why.to_owned()));
         }
     }
 
     /// Kills those that are meant, and waits until they have let go of their sessions.
-    async fn kill_and_wait(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
+    async fn kill_and_wait(&self, why: &str, is_meant: impl Fn(u64, &Entry) -> bool) {
         self.kill(why, &is_meant);
         let all_gone = async {
             loop {
                 let gone = self.gone.notified();
-                if !self.entries.borrow().values().any(&is_meant) {
+                if !self.entries.borrow().iter().any(|(number, entry)| is_meant(*number, entry)) {
                     return;
                 }
                 gone.await;
             }
         };
         let _ = timeout(GOODBYE * 2, all_gone).await;
+    }
+
+    /// The edge that has this proof has no use for the pipes of these processes, and of its earlier lives.
+    async fn let_go(&self, proof: &str, pids: &[u32], earlier: bool) {
+        let (gone, old): (Vec<u64>, Vec<u64>) = {
+            let entries = self.entries.borrow();
+            let Some(own) = entries.values().find(|entry| entry.proof == proof) else {
+                return debug!("pipes are said to be of no use without a proof");
+            };
+            let is_gone = |entry: &Entry| entry.is_sibling_of(own) && pids.contains(&entry.pid);
+            let is_old = |entry: &Entry| earlier && entry.is_of_earlier_life(own);
+            let numbers = |is_meant: &dyn Fn(&Entry) -> bool| {
+                entries.iter().filter(|(_, entry)| is_meant(entry)).map(|(number, _)| *number).collect()
+            };
+            (numbers(&is_gone), numbers(&is_old))
+        };
+        for (numbers, why) in [(gone, "its process at the edge is gone"), (old, "the edge was started again")]
+        {
+            if !numbers.is_empty() {
+                self.kill_and_wait(why, |number, _| numbers.contains(&number)).await;
+            }
+        }
     }
 
     pub(crate) async fn all_gone(&self) {
@@ -198,35 +227,31 @@ pub(crate) async fn on_request(node: Rc<Node>, message: Message) {
         node: node.name.clone(),
         addr: node.addr.as_str().to_owned(),
         started: node.started,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Reply::default()
     };
     match request {
         Request::Probe => {}
         Request::Drain { drain } => node.drains(drain).await,
-        Request::Gone { edge, boot, pids } => {
-            let is_meant =
-                |entry: &Entry| entry.edge == edge && entry.boot == boot && pids.contains(&entry.pid);
-            node.pipes.kill_and_wait("its process at the edge is gone", is_meant).await;
-        }
-        // Another link of the same name is meant.
-        Request::Open(open) if open.to.as_ref().is_some_and(|to| *to != reply.addr) => return,
+        Request::Gone { proof, pids, earlier } => node.pipes.let_go(&proof, &pids, earlier).await,
         Request::Open(open) => {
             node.counts.borrow_mut().opens += 1;
-            if let Err(why) = open_pipe(&node, open, &mut reply).await {
+            if let Err(why) = open_pipe(&node, open, &reply_to, &mut reply).await {
                 node.counts.borrow_mut().refused += 1;
                 info!("a pipe is refused: {why}");
                 reply.refused = Some(why);
             }
         }
     }
-    let _ = node.client.publish(reply_to, to_bytes(&reply)).await;
+    node.answer(&reply_to, &reply).await;
 }
 
-async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(), String> {
+async fn open_pipe(node: &Rc<Node>, open: Open, reply_to: &str, reply: &mut Reply) -> Result<(), String> {
     let number = u64::from_str_radix(&open.pipe, 16).map_err(|_| "this is no number of a pipe")?;
     let to = Address::parse(&open.addr, "e").ok_or("this is no address of an edge")?;
-    if !subjects::is_name(&open.edge) {
-        return Err("this is no name of an edge".to_owned());
+    // Only the edge of this name hears what is sent there.
+    if !subjects::is_name(&open.edge) || to.name() != open.edge || !subjects::is_of(&open.edge, reply_to) {
+        return Err("an edge must be answered at its own name".to_owned());
     }
     if !open.id.iter().chain([&open.boot]).all(|token| subjects::is_name(token)) {
         return Err("this is no id of an edge".to_owned());
@@ -237,15 +262,13 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
     if node.pipes.count() >= PIPES_MAX {
         return Err(format!("it has {PIPES_MAX} pipes already"));
     }
-    // The edge was started again: what its last life had open is nobody's.
-    let is_old = |entry: &Entry| entry.is_of_earlier_life(&open);
-    if node.pipes.entries.borrow().values().any(is_old) {
-        node.pipes.kill_and_wait("the edge was started again", is_old).await;
+    let figures = node.fresh_figures().await;
+    let of_pool = figures.pools.get(&open.pool).copied().unwrap_or_default();
+    if open.is_new && of_pool.room == 0 {
+        return Err("it has no room for a session now".to_owned());
     }
     let client = format!("edge {}", open.edge);
     let local = bus::connect(&node.target, &client, Some(&open.pool)).await?;
-    let figures = node.fresh_figures().await;
-    let of_pool = figures.pools.get(&open.pool).copied().unwrap_or_default();
     let window = node.pipes.take_window();
     let (arrivals, arriving) = mpsc::channel(FRAMES_WAITING);
     let (orders, ordered) = mpsc::unbounded_channel();
@@ -255,14 +278,14 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
         if entries.contains_key(&number) {
             return Err("there is a pipe with this number".to_owned());
         }
-        reply.siblings = entries
-            .values()
-            .filter(|entry| entry.edge == open.edge && entry.boot == open.boot && entry.pid != open.pid)
-            .map(|entry| entry.pid)
-            .collect();
         let (edge, boot, id, pid) = (open.edge.clone(), open.boot.clone(), open.id.clone(), open.pid);
-        let statistics = statistics.clone();
-        entries.insert(number, Entry { arrivals, orders, edge, boot, id, pid, statistics });
+        let (statistics, proof) = (statistics.clone(), subjects::random_token());
+        let entry = Entry { arrivals, orders, edge, boot, id, pid, proof, statistics };
+        reply.proof = entry.proof.clone();
+        let is_other = |other: &&Entry| other.is_sibling_of(&entry) && other.pid != entry.pid;
+        reply.siblings = entries.values().filter(is_other).map(|other| other.pid).collect();
+        reply.earlier = entries.values().any(|other| other.is_of_earlier_life(&entry));
+        entries.insert(number, entry);
     }
     reply.window = window;
     reply.max_frame = max_frame_bytes(&node.client).min(open.max_frame);
@@ -387,31 +410,28 @@ mod tests {
 
     #[test]
     fn an_earlier_life_is_one_of_the_same_edge_and_not_only_of_its_name() {
-        let open = |who: serde_json::Value| -> Open {
-            let mut open = serde_json::json!({"pool": "a", "pid": 1, "addr": "", "pipe": "", "window": 1});
-            open["max_frame"] = serde_json::json!(1);
-            open.as_object_mut().unwrap().extend(who.as_object().unwrap().clone());
-            serde_json::from_value(open).unwrap()
-        };
-        let entry = |id: Option<&str>| Entry {
+        let entry = |edge: &str, boot: &str, id: Option<&str>| Entry {
             arrivals: mpsc::channel(1).0,
             orders: mpsc::unbounded_channel().0,
-            edge: "e1".to_owned(),
-            boot: "b1".to_owned(),
+            edge: edge.to_owned(),
+            boot: boot.to_owned(),
             id: id.map(str::to_owned),
             pid: 1,
+            proof: String::new(),
             statistics: Rc::default(),
         };
-        for (id, who, is_old) in [
-            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2", "id": "x"}), true),
-            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b1", "id": "x"}), false),
-            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2", "id": "y"}), false),
-            (Some("x"), serde_json::json!({"edge": "e2", "boot": "b2", "id": "x"}), false),
+        for (id, later, is_old) in [
+            (Some("x"), entry("e1", "b2", Some("x")), true),
+            (Some("x"), entry("e1", "b1", Some("x")), false),
+            (Some("x"), entry("e1", "b2", Some("y")), false),
+            (Some("x"), entry("e2", "b2", Some("x")), false),
             // Edges that send no id are told apart by their names alone.
-            (None, serde_json::json!({"edge": "e1", "boot": "b2"}), true),
-            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2"}), false),
+            (None, entry("e1", "b2", None), true),
+            (Some("x"), entry("e1", "b2", None), false),
         ] {
-            assert_eq!(entry(id).is_of_earlier_life(&open(who.clone())), is_old, "{id:?} {who}");
+            let earlier = entry("e1", "b1", id);
+            let what = (&later.edge, &later.boot, &later.id);
+            assert_eq!(earlier.is_of_earlier_life(&later), is_old, "{id:?} {what:?}");
         }
     }
 

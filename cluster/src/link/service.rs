@@ -6,9 +6,8 @@ use std::rc::Rc;
 use async_nats::{Message, SubscribeError};
 use rpc::text::rfc3339_of_millis;
 use serde_json::{Value, json};
-use tokio::task::spawn_local;
 
-use super::{Node, each};
+use super::Node;
 use crate::talk::{About, to_bytes};
 
 const SERVICE: &str = "stdio-bus";
@@ -17,8 +16,8 @@ pub(crate) async fn listen(node: &Rc<Node>) -> Result<(), SubscribeError> {
     let id = id(node);
     for subject in ["$SRV.*".to_owned(), format!("$SRV.*.{SERVICE}"), format!("$SRV.*.{SERVICE}.{id}")] {
         let asks = node.client.subscribe(subject).await?;
-        let node = node.clone();
-        spawn_local(each(asks, move |message| answer(node.clone(), message)));
+        let own = node.clone();
+        node.hears(asks, move |message| answer(own.clone(), message));
     }
     Ok(())
 }

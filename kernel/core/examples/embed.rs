@@ -4,7 +4,7 @@
 
 use kernel_core::config::{Config, PoolConfig, Program};
 use kernel_core::id::{Link, WorkerId};
-use kernel_core::{Action, Bus, Event, Exit, Moment};
+use kernel_core::{Action, Bus, Event, Exit, Moment, upgrade};
 use serde_json::{Value, json};
 
 /// Time stands still: nothing here is slow, so no timer is needed.
@@ -50,6 +50,7 @@ impl<Process: Fn(&Value) -> Vec<Value>> Embedded<Process> {
                 // What these do for a bus with a file and processes, this one has no use for.
                 Action::Measure => self.bus.measured([], NOW),
                 Action::Reload => self.bus.reloaded(Ok(&[]), NOW),
+                Action::Upgrade => upgrade::refused(&mut self.bus, "not here", NOW),
                 Action::Stop => self.bus.handle(Event::Stop, NOW),
                 Action::Exit => self.seen.push("the bus has stopped".to_owned()),
                 Action::Close(_) | Action::Resume(_) | Action::Signal(..) => {}

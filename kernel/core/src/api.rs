@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::id::{Link, WorkerId};
@@ -54,7 +55,7 @@ pub struct SpawnFault {
 }
 
 /// How a process has exited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// The process has returned this exit code.
     Code(i32),
@@ -72,7 +73,7 @@ impl fmt::Display for Exit {
 }
 
 /// Something for the shell to do. `Bus::next_action` returns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// `Bus::to_send` is no longer empty for this link: write those bytes.
     Flush(Link),
@@ -91,6 +92,9 @@ pub enum Action {
     Measure,
     /// Somebody asks for it: read the configuration again, then call `Bus::reloaded`. The answer waits.
     Reload,
+    /// Somebody asks for what `upgrade::wish` says: become another program. If that cannot be, call
+    /// `upgrade::refused`; else save the bus, and the next program calls `upgrade::done` with the restored one.
+    Upgrade,
     /// Somebody asks for it: stop as at a signal, which ends with `Event::Stop`.
     Stop,
     /// The bus has stopped: leave the run loop.
@@ -98,7 +102,7 @@ pub enum Action {
 }
 
 /// A signal to the process group of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
     /// SIGTERM, then SIGCONT, so that a process that was stopped can handle it.
     Term,
@@ -106,8 +110,18 @@ pub enum Signal {
     Kill,
 }
 
+/// What a client asks for that wants the bus to become another program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// The file of the next program. `None`: the one that this program was started by.
+    pub binary: Option<String>,
+    /// Nothing is to be changed: the client only wants to know whether it could be.
+    #[serde(default)]
+    pub check: bool,
+}
+
 /// What the process of a worker and all processes below it use.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// The memory that is in RAM. What several processes share counts for each of them.
     pub rss_bytes: u64,
@@ -118,6 +132,19 @@ pub struct Usage {
 /// The time in whole microseconds.
 pub(crate) fn micros(time: Moment) -> u64 {
     time.as_secs() * 1_000_000 + u64::from(time.subsec_micros())
+}
+
+/// A process beside the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// The web door.
+    Web,
+    /// The link to the cluster.
+    Link,
+    /// The writer of transcripts.
+    History,
+    /// The notifier, which tells people who are away.
+    Notify,
 }
 
 /// How a process beside the bus is: the web door, or the link to the cluster. The shell runs it; the core only shows

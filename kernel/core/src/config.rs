@@ -24,7 +24,7 @@ pub fn is_bus_name(name: &str) -> bool {
 }
 
 /// Everything that is configured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The name of the bus, which its session ids begin with. Only a restart changes it.
     pub name: Option<Box<str>>,
@@ -44,6 +44,11 @@ pub struct Config {
     pub web: Option<WebConfig>,
     /// The cluster that pools of this bus are in, or that it offers pools to. `None`: this machine is all there is.
     pub cluster: Option<ClusterConfig>,
+    /// Where and how long what was said is kept. `None`: nothing is.
+    pub history: Option<HistoryConfig>,
+    /// Who is told what waits for people while they are away. Empty: nobody.
+    #[serde(default)]
+    pub notify: Vec<NotifyConfig>,
 }
 
 impl Config {
@@ -59,12 +64,14 @@ impl Config {
             trace_payloads: false,
             web: None,
             cluster: None,
+            history: None,
+            notify: Vec::new(),
         }
     }
 }
 
 /// The token that every connection must show.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Auth {
     /// The file that holds the token.
     pub token_file: PathBuf,
@@ -73,7 +80,7 @@ pub struct Auth {
 }
 
 /// A listener.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Listen {
     /// The address that it is bound to.
     pub at: Address,
@@ -82,7 +89,7 @@ pub struct Listen {
 }
 
 /// An address to listen on or to connect to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Address {
     /// A TCP address.
     Tcp {
@@ -112,6 +119,19 @@ pub struct WebConfig {
     pub hosts: Vec<String>,
     /// Origins beside its own whose pages may use it, such as that of a proxy in front of it.
     pub origins: Vec<String>,
+    /// What is told to people who are away. Left out by a bus that does not know it yet.
+    #[serde(default)]
+    pub push: PushText,
+}
+
+/// What a push to a browser says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PushText {
+    /// Which session asks.
+    #[default]
+    Plain,
+    /// Also the titles of the session and of the question.
+    Full,
 }
 
 impl WebConfig {
@@ -141,6 +161,89 @@ pub struct WebTls {
     pub key: PathBuf,
 }
 
+/// Where and how long what was said is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryConfig {
+    /// The folder. `None`: the usual one of the user.
+    pub folder: Option<PathBuf>,
+    /// The bytes of all transcripts together. Above that the oldest of closed sessions go.
+    pub max_bytes: u64,
+    /// How many days a transcript is kept after the last word. `None`: for ever.
+    pub keep_days: Option<u32>,
+}
+
+impl HistoryConfig {
+    /// The default of `max_bytes`.
+    pub const MAX_BYTES: u64 = 2 << 30;
+}
+
+impl Default for HistoryConfig {
+    fn default() -> HistoryConfig {
+        HistoryConfig { folder: None, max_bytes: HistoryConfig::MAX_BYTES, keep_days: None }
+    }
+}
+
+/// A webhook that is told what waits for people while they are away.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotifyConfig {
+    /// Where notices are posted. What is behind the host is often a secret.
+    pub url: String,
+    /// What is told.
+    pub on: Vec<NoticeKind>,
+    /// How long nobody has reacted before it is told.
+    pub after: Duration,
+    /// The pools whose sessions it is about. Empty: all.
+    pub pools: Vec<Box<str>>,
+    /// Headers of every request. Their values are secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Further members of every body, which replace those of the notice.
+    pub body: serde_json::Map<String, serde_json::Value>,
+}
+
+impl NotifyConfig {
+    /// The default of `after`.
+    pub const AFTER: Duration = Duration::from_secs(10);
+
+    /// Where it is, as far as that may be shown.
+    pub fn place(&self) -> &str {
+        let host = self.url.find("://").map_or(0, |at| at + 3);
+        let end = self.url[host..].find(['/', '?', '#']).map_or(self.url.len(), |at| host + at);
+        &self.url[..end]
+    }
+}
+
+/// Leaves out what may be a secret.
+impl fmt::Debug for NotifyConfig {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = out.debug_struct("NotifyConfig");
+        shown.field("at", &self.place()).field("on", &self.on).field("after", &self.after);
+        shown.field("pools", &self.pools).finish_non_exhaustive()
+    }
+}
+
+/// What people who are away are told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NoticeKind {
+    /// An agent asks something, and nobody has answered.
+    Asked,
+    /// A turn has ended.
+    Ended,
+    /// A turn has failed, or its agent was lost.
+    Failed,
+}
+
+impl NoticeKind {
+    /// Its name in bus.json.
+    pub fn name(self) -> &'static str {
+        match self {
+            NoticeKind::Asked => "asked",
+            NoticeKind::Ended => "ended",
+            NoticeKind::Failed => "failed",
+        }
+    }
+}
+
 /// How other machines are reached, and what this one does for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterConfig {
@@ -152,6 +255,9 @@ pub struct ClusterConfig {
     pub nkey: Option<PathBuf>,
     /// Certificates of those who may vouch for the servers, in PEM. `None`: the system's.
     pub ca: Option<PathBuf>,
+    /// Whoever reaches the servers may run commands here: they know no accounts, and that is meant.
+    #[serde(default)]
+    pub insecure: bool,
     /// Nodes of the own zone come first.
     pub zone: Option<String>,
     /// The pools that others may use. Empty: none.
@@ -163,6 +269,11 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// Whether the servers are told who this is. If not, everybody who reaches them can pass for any bus.
+    pub fn has_account(&self) -> bool {
+        self.creds.is_some() || self.nkey.is_some()
+    }
+
     /// A cluster that is reached there, and nothing else.
     pub fn at(url: impl Into<String>) -> ClusterConfig {
         ClusterConfig {
@@ -170,6 +281,7 @@ impl ClusterConfig {
             creds: None,
             nkey: None,
             ca: None,
+            insecure: false,
             zone: None,
             offer: Vec::new(),
             map: BTreeMap::new(),
@@ -179,7 +291,7 @@ impl ClusterConfig {
 }
 
 /// A pool of equal workers.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// The name of the pool.
     pub id: Box<str>,
@@ -211,6 +323,8 @@ pub struct PoolConfig {
     pub store: Option<Arc<str>>,
     /// Whether other clients may join a session that a client has open.
     pub share: bool,
+    /// Whether what is said in its sessions is written down.
+    pub keep: bool,
     /// The working directory of the processes. `None`: that of the bus.
     pub cwd: Option<PathBuf>,
     /// Environment variables that are set for the processes.
@@ -238,6 +352,7 @@ impl fmt::Debug for PoolConfig {
             .field("permission", &self.permission)
             .field("store", &self.store)
             .field("share", &self.share)
+            .field("keep", &self.keep)
             .field("cwd", &self.cwd)
             .field("env", &names)
             .field("inherit_env", &self.inherit_env)
@@ -246,7 +361,7 @@ impl fmt::Debug for PoolConfig {
 }
 
 /// The program of a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Program {
     /// The bare name `stdio-bus`, which is the running binary.
     ThisBinary,
@@ -297,6 +412,7 @@ impl PoolConfig {
             permission: Permission::Ask,
             store: None,
             share: true,
+            keep: true,
             cwd: None,
             env: BTreeMap::new(),
             inherit_env: InheritEnv::All,
@@ -305,7 +421,7 @@ impl PoolConfig {
 }
 
 /// How an agent's permission requests are answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Permission {
     /// The client answers.
     Ask,
@@ -316,7 +432,7 @@ pub enum Permission {
 }
 
 /// Whether clients share workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// A worker serves any number of clients.
     Shared,
@@ -325,7 +441,7 @@ pub enum Mode {
 }
 
 /// The environment variables that workers inherit from the bus.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InheritEnv {
     /// Workers inherit every variable.
     All,
@@ -336,7 +452,7 @@ pub enum InheritEnv {
 }
 
 /// Limits and timeouts of the whole bus, as bus.json can set them, but for `work_piece`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The longest line, in bytes. A longer one is skipped.
     pub max_input_buffer: usize,

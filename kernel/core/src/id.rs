@@ -6,12 +6,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use slab::Slab;
+use serde::{Deserialize, Serialize};
 
 use crate::limit::CALL_INDEX_BITS;
 
 /// The index of a thing in its table, and the generation that tells it from earlier things at the same index.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The index in the table. It is reused.
     pub index: u32,
@@ -48,7 +48,7 @@ impl TypedKey for Key {
 macro_rules! ids {
     ($($(#[$doc:meta])* $visibility:vis $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         $visibility struct $name($visibility Key);
 
         impl TypedKey for $name {
@@ -132,11 +132,112 @@ impl CallKey {
     }
 }
 
+/// Entries by an index. The index that was given back last is used next, so that a table that was saved and restored
+/// gives out the same ones.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// The index that is used next.
+    next: u32,
+    count: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Slot<T> {
+    /// It is free. This index is used after it.
+    Free(u32),
+    Used(T),
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { slots: Vec::new(), next: 0, count: 0 }
+    }
+}
+
+impl<T> Slots<T> {
+    /// The index that `insert` will use next.
+    #[inline]
+    pub(crate) fn next_index(&self) -> u32 {
+        self.next
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let index = self.next;
+        self.count += 1;
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => {
+                if let Slot::Free(next) = std::mem::replace(slot, Slot::Used(value)) {
+                    self.next = next;
+                }
+            }
+            None => {
+                self.slots.push(Slot::Used(value));
+                self.next = index + 1;
+            }
+        }
+        index
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        match self.slots.get(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        match self.slots.get_mut(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize)?;
+        match std::mem::replace(slot, Slot::Free(self.next)) {
+            Slot::Used(value) => {
+                self.next = index;
+                self.count -= 1;
+                Some(value)
+            }
+            free @ Slot::Free(_) => {
+                *slot = free;
+                None
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| match slot {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        })
+    }
+
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &T)> {
+        let from = (index as usize).min(self.slots.len());
+        let slots = self.slots[from..].iter().zip(from as u32..);
+        slots.filter_map(|(slot, index)| match slot {
+            Slot::Used(value) => Some((index, value)),
+            Slot::Free(_) => None,
+        })
+    }
+}
+
 /// A table whose ids go stale when their entry is removed.
 #[doc(hidden)]
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Arena<K, T> {
-    entries: Slab<(u32, T)>,
+    entries: Slots<(u32, T)>,
     /// The generation of the next entry. One counter serves the whole table: ids differ as long as it does not wrap
     /// within the life of an id.
     next_generation: u32,
@@ -145,14 +246,14 @@ pub struct Arena<K, T> {
 
 impl<K, T> Default for Arena<K, T> {
     fn default() -> Self {
-        Arena { entries: Slab::new(), next_generation: 1, id: PhantomData }
+        Arena { entries: Slots::default(), next_generation: 1, id: PhantomData }
     }
 }
 
 impl<K: TypedKey, T> Arena<K, T> {
     /// The id that `insert` will return next.
     pub fn next_id(&self) -> K {
-        K::from_key(Key { index: self.entries.vacant_key() as u32, generation: self.next_generation })
+        K::from_key(Key { index: self.entries.next_index(), generation: self.next_generation })
     }
 
     /// Adds an entry and returns its id.
@@ -167,7 +268,7 @@ impl<K: TypedKey, T> Arena<K, T> {
     #[inline]
     pub fn get(&self, id: K) -> Option<&T> {
         let Key { index, generation } = id.key();
-        let (current, value) = self.entries.get(index as usize)?;
+        let (current, value) = self.entries.get(index)?;
         (*current == generation).then_some(value)
     }
 
@@ -175,25 +276,25 @@ impl<K: TypedKey, T> Arena<K, T> {
     #[inline]
     pub fn get_mut(&mut self, id: K) -> Option<&mut T> {
         let Key { index, generation } = id.key();
-        let (current, value) = self.entries.get_mut(index as usize)?;
+        let (current, value) = self.entries.get_mut(index)?;
         (*current == generation).then_some(value)
     }
 
     /// Removes the entry of this id, if it is still there.
     pub fn remove(&mut self, id: K) -> Option<T> {
         self.get(id)?;
-        Some(self.entries.remove(id.key().index as usize).1)
+        self.entries.remove(id.key().index).map(|(_, value)| value)
     }
 
     /// The entry at this index, of whatever generation.
     pub fn at(&self, index: u32) -> Option<(K, &T)> {
-        let (generation, value) = self.entries.get(index as usize)?;
+        let (generation, value) = self.entries.get(index)?;
         Some((K::from_key(Key { index, generation: *generation }), value))
     }
 
     /// The same, to change it.
     pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.entries.get_mut(index as usize).map(|(_, value)| value)
+        self.entries.get_mut(index).map(|(_, value)| value)
     }
 
     /// How many entries there are.
@@ -203,19 +304,24 @@ impl<K: TypedKey, T> Arena<K, T> {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// All entries in the order of their index, which is the same for the same history.
     pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
-        self.entries.iter().map(|(index, (generation, value))| {
-            (K::from_key(Key { index: index as u32, generation: *generation }), value)
-        })
+        self.iter_from(0)
     }
 
     /// The entries from this index on, in the same order.
     pub fn iter_from(&self, index: u32) -> impl Iterator<Item = (K, &T)> {
-        (index..self.entries.capacity() as u32).filter_map(|index| self.at(index))
+        let entries = self.entries.iter_from(index);
+        entries
+            .map(|(index, (generation, value))| (K::from_key(Key { index, generation: *generation }), value))
+    }
+
+    /// All entries, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().map(|(_, value)| value)
     }
 
     /// All ids in that order.
@@ -225,7 +331,7 @@ impl<K: TypedKey, T> Arena<K, T> {
 }
 
 /// Values under the ids of another table.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SecondaryMap<K, T> {
     slots: Vec<Option<(u32, T)>>,
     count: usize,

@@ -20,12 +20,15 @@
 //! - **What the shell tells of itself**: before the run loop, [`remember`](Bus::remember) gives back what
 //!   `take_handshakes` returned in an earlier run. The others are for `_bus/status`:
 //!   [`listens_at`](Bus::listens_at) names the addresses, [`runs_as`](Bus::runs_as) the process and its configuration,
-//!   and [`web_is`](Bus::web_is) and [`link_is`](Bus::link_is) say how the web door and the link to the cluster are.
+//!   and [`companion_is`](Bus::companion_is) says how the web door, the link to the cluster and the writer of
+//!   transcripts are.
 //!
 //! # The order of calls
 //!
 //! - Drain `next_action` after every call that reports something, also after `Bus::new`. A shell may report everything
-//!   that one poll returned and drain once after it.
+//!   that one poll returned and drain once after it. The writes to all but the first few peers that one line is for
+//!   come last: a shell that has done many of them may poll again, as long as it drains
+//!   [`next_urgent_action`](Bus::next_urgent_action) and comes back to the rest in its next turn.
 //! - The time never goes backwards. Report [`Event::Alarm`] when `next_alarm` is due, after all reads and writes of the
 //!   same turn, so that no timer blames a peer whose bytes were not read yet. It may be due again at once: the bus does
 //!   long work in pieces, and a shell serves other peers between two of them.
@@ -69,7 +72,7 @@
 //! use std::collections::{HashMap, VecDeque};
 //!
 //! use kernel_core::config::{Config, PoolConfig, Program};
-//! use kernel_core::{Action, Bus, Event, Exit, Moment};
+//! use kernel_core::{Action, Bus, Event, Exit, Moment, upgrade};
 //!
 //! fn process(line: &[u8]) -> Vec<u8> {
 //!     let request: serde_json::Value = serde_json::from_slice(line).expect("the bus writes JSON");
@@ -111,6 +114,7 @@
 //!             Action::Resume(_) | Action::Signal(..) => {} // Nothing is slow here.
 //!             Action::Measure => bus.measured([], now),
 //!             Action::Reload => bus.reloaded(Ok(&[]), now),
+//!             Action::Upgrade => upgrade::refused(&mut bus, "it cannot", now),
 //!             Action::Stop => events.push_back(Event::Stop),
 //!             Action::Exit => break 'run,
 //!         }
@@ -135,16 +139,26 @@ pub mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod id;
+mod kept_id;
 // The tests compare with these numbers. They are no promise to anybody else.
 #[doc(hidden)]
 pub mod limit;
 #[doc(hidden)]
 pub mod mutants;
+mod saved;
 mod state;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod testkit;
 pub mod token;
 mod wire;
 
-pub use api::{Action, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault, Usage};
+pub use api::{Action, Companion, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault, Usage};
 pub use bus::Bus;
+/// The process of the bus becomes another program.
+pub mod upgrade {
+    pub use crate::api::Wish;
+    pub use crate::bus::save::{copy_logs, take_left_logs};
+    pub use crate::bus::upgrade::{done, is_quiet, possible, refused, wish};
+    pub use crate::state::log_copy::{LeftLogs, LeftMemory, LogCopy};
+}
+pub use kept_id::{KEPT_ID_DIGITS, kept_id};

@@ -51,6 +51,8 @@ pub enum Check {
     Observer,
     /// A guest that does not keep up is let go.
     GuestBehind,
+    /// Everybody in a session is told that it has ended, also a client that does not keep up.
+    EndTold,
     /// Of a prompt with very many blocks only a part is told to others.
     PromptTold,
     /// A line is logged in the session that it is about.
@@ -241,6 +243,7 @@ impl Check {
         Check::Share,
         Check::Observer,
         Check::GuestBehind,
+        Check::EndTold,
         Check::PromptTold,
         Check::LoggedSession,
         Check::SharedLine,

@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use crate::config::{Config, PoolConfig, Program};
 use crate::id::{Link, WorkerId};
-use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage};
+use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage, upgrade};
 
 /// A bus, and what its actions have done to the world outside.
 pub struct TestShell {
@@ -85,6 +85,7 @@ impl TestShell {
                     self.bus.measured(processes.into_iter().map(|pid| (pid, usage)), self.now);
                 }
                 Action::Reload => self.bus.reloaded(Ok(&[]), self.now),
+                Action::Upgrade => upgrade::refused(&mut self.bus, "not here", self.now),
                 Action::Stop => self.bus.handle(Event::Stop, self.now),
                 Action::Exit => self.exited = true,
             }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// The SHA-256 digest of a token.
-#[derive(Clone, Copy)]
-pub struct TokenDigest([u8; 32]);
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct TokenDigest(#[serde(with = "serde_bytes")] [u8; 32]);
 
 impl TokenDigest {
     /// The digest of this token.

@@ -3,6 +3,9 @@
 //! A turn is one poll and what follows from it. A link with more to read goes to the back of the run queue. Nothing
 //! here blocks except the poll.
 
+mod handed;
+mod upgrade;
+
 use std::ffi::OsString;
 use std::io;
 use std::mem;
@@ -21,19 +24,27 @@ use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
 use crate::net::inherited::InheritedSockets;
+use crate::net::user_socket::UserSocket;
 use crate::peer::{Stream, Task, key_and_stream};
-use crate::process::companion::Companions;
+use crate::process::companion::{CompanionArgs, Companions};
 use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::{Processes, STARTS};
 use crate::process::stderr;
+use crate::process::successor::SUCCESSOR;
 use crate::process::usage::UsageMeter;
 use crate::sd_notify::SdNotify;
 use crate::serve_error::ServeError;
 use crate::signals::{SIGNALS, Signals};
 use crate::stdio::{Stdio, announce};
 
+use upgrade::Upgrade;
+
+pub use handed::{Carried, Handover, answer_as_successor, started_by};
+
 const EVENTS_PER_TURN: usize = 1024;
+/// So many writes to the many that one line was for are done in a turn. The others wait for the next one.
+const WRITES_TO_MANY: usize = 128;
 
 type Reload = Box<dyn Fn() -> Result<Config, String>>;
 
@@ -43,6 +54,8 @@ pub struct Options {
     pub config: Config,
     /// Sockets that are open already. Those whose address is in `config.listen` are used for it.
     pub sockets: InheritedSockets,
+    /// Also listens there, if no other bus does. Clients that connect there name their pool themselves.
+    pub user_socket: Option<UserSocket>,
     /// The file that it was read from, for people.
     pub config_file: Option<PathBuf>,
     /// The commit that this program was built from, if it is known.
@@ -58,11 +71,14 @@ pub struct Options {
     /// The folder that tells a later bus which processes this one has left, if it is killed together with its guard.
     /// All buses of a user should have the same. `None`: nothing is kept.
     pub mark_folder: Option<PathBuf>,
-    /// With these arguments `this_binary` is a web door: it reads one line of JSON from stdin, and ends when that ends.
-    /// Empty: this program has none.
-    pub web_args: Vec<OsString>,
-    /// With these arguments `this_binary` is a link to the cluster, told and ended in the same way.
-    pub link_args: Vec<OsString>,
+    /// With these arguments `this_binary` is one of the processes beside the bus.
+    pub companions: CompanionArgs,
+    /// The path that this program was started by. An upgrade that names no other program becomes what is there then.
+    pub started_by: PathBuf,
+    /// What this program needs again if another one takes its place.
+    pub carried: Carried,
+    /// What the program has left whose place this one has taken. `None`: this is a new bus.
+    pub handover: Option<Handover>,
 }
 
 /// Runs the bus until it has stopped.
@@ -71,7 +87,11 @@ pub struct Options {
 /// that was really bound. If stdout itself carries the protocol, it prints nothing. Call it from the main thread: on
 /// Linux workers die with the thread that started them.
 pub fn serve(options: Options) -> Result<(), ServeError> {
-    Shell::open(options)?.run()
+    let mut options = options;
+    match options.handover.take() {
+        Some(handover) => Shell::take_over(options, handover)?.run(),
+        None => Shell::open(options)?.run(),
+    }
 }
 
 struct Shell {
@@ -89,21 +109,33 @@ struct Shell {
     reload: Reload,
     config: Config,
     usage: UsageMeter,
+    /// Writes wait that are not urgent.
+    has_writes: bool,
     start: Instant,
     stopping: bool,
     done: bool,
+    started_by: PathBuf,
+    carried: Carried,
+    /// This process is to become another program.
+    upgrade: Option<Upgrade>,
+    /// The next session whose log may still be where the program before has left it.
+    left_logs: Option<u32>,
 }
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, mut sockets, config_file, commit, reload, this_binary, .. } = options;
-        let Options { handshake_cache, guard_args, mark_folder, web_args, link_args, .. } = options;
+        let Options { config, mut sockets, config_file, commit, reload, this_binary, started_by, .. } =
+            options;
+        let Options {
+            handshake_cache, guard_args, mark_folder, companions: args, user_socket, carried, ..
+        } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
         let start = Instant::now();
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
-        let seed = seed().map_err(system("cannot get random bytes"))?;
+        let random = || seed().map_err(system("cannot get random bytes"));
+        let (seed, secret) = (random()?, rpc::text::hex(&random()?));
         // This comes before the guard: a second bus at the same address must fail without having started anything.
         let bound = accept::bind(&config.listen, config.auth.is_some(), &mut sockets)?;
         let guard = GuardProgram { binary: this_binary, args: guard_args, mark_folder };
@@ -113,14 +145,15 @@ impl Shell {
         handshakes.load(&mut io.bus);
         let config_file = config_file.map(|file| file.to_string_lossy().into_owned());
         io.bus.runs_as(std::process::id(), config_file, commit);
-        let acceptor = Acceptor::new(bound, max_fds(), &mut io)?;
+        let acceptor = Acceptor::new(bound, user_socket, max_fds(), &mut io)?;
         let mut stdio = None;
         if let Some(listen) = config.listen.iter().find(|listen| listen.at == Address::Stdio) {
             stdio = Some(Stdio::open(listen.pool.as_deref(), &mut io)?);
         } else {
             announce(&acceptor.addresses());
         }
-        let mut companions = Companions::new(web_args, link_args, stdio.is_none());
+        io.bus.kept_by(&secret);
+        let mut companions = Companions::new(args, stdio.is_none(), secret);
         companions.set_wanted(&config, &acceptor.addresses(), &mut io);
         Ok(Shell {
             io,
@@ -135,9 +168,14 @@ impl Shell {
             reload,
             config,
             usage: UsageMeter::new(),
+            has_writes: false,
             start,
             stopping: false,
             done: false,
+            started_by,
+            carried,
+            upgrade: None,
+            left_logs: None,
         })
     }
 
@@ -146,7 +184,7 @@ impl Shell {
         self.act();
         self.service_manager.ready();
         let outcome = loop {
-            if self.done {
+            if self.done && !self.has_writes {
                 break Ok(());
             }
             match self.io.poll.poll(&mut events, self.timeout()) {
@@ -164,6 +202,9 @@ impl Shell {
                 self.note(event);
             }
             self.turn();
+            if !self.done {
+                self.upgrade();
+            }
         };
         self.companions.end(&mut self.processes);
         self.processes.end_all(&mut self.io);
@@ -173,7 +214,8 @@ impl Shell {
     /// How long the poll may wait. `None`: until an event comes.
     fn timeout(&self) -> Option<Duration> {
         let has_own_work = self.processes.has_queued_spawn() || self.usage.is_running();
-        if self.io.has_work() || has_own_work || self.signalled {
+        let is_due = self.signalled || self.is_upgrade_at_work() || self.has_writes;
+        if self.io.has_work() || has_own_work || is_due {
             return Some(Duration::ZERO);
         }
         let timers = [
@@ -181,6 +223,7 @@ impl Shell {
             self.processes.next_timer(),
             self.companions.next_timer(),
             self.service_manager.next_timer(),
+            self.successor_deadline(),
             self.io.bus.next_alarm(),
         ];
         let next = timers.into_iter().flatten().min()?;
@@ -196,6 +239,8 @@ impl Shell {
             self.signalled = true;
         } else if key == STARTS {
             self.processes.check_starts(&mut self.io);
+        } else if key == SUCCESSOR {
+            self.hear_successor();
         } else if !self.companions.read(key, &mut self.io) {
             self.acceptor.note(key, &mut self.io);
         }
@@ -206,6 +251,7 @@ impl Shell {
             self.handle_signals();
         }
         self.service_manager.on_timer(self.io.now);
+        self.go_on_with_upgrade();
         self.processes.on_timer(self.io.now);
         self.companions.on_timer(&mut self.processes, &mut self.io);
         self.acceptor.on_timer(&mut self.io);
@@ -244,6 +290,9 @@ impl Shell {
         }
         if pending.reload && !self.stopping {
             let _ = self.reload();
+        }
+        if pending.upgrade {
+            self.upgrade_signalled();
         }
     }
 
@@ -285,25 +334,43 @@ impl Shell {
         self.io.bus.handle(Event::Stop, self.io.now);
     }
 
-    /// Carries out the core's actions until there are no more.
+    /// Carries out the core's actions, but not more than some of those that can wait.
     fn act(&mut self) {
-        while let Some(action) = self.io.bus.next_action() {
-            match action {
-                Action::Flush(link) => self.io.flush(link),
-                Action::Resume(link) => self.io.resume(link),
-                Action::CloseStdin(link) => self.processes.close_stdin(link, &mut self.io),
-                Action::Close(link) => self.close(link),
-                Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
-                Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
-                Action::Measure => self.usage.start(self.io.bus.process_ids()),
-                Action::Reload => {
-                    let outcome = self.reload();
-                    let outcome = outcome.as_deref().map_err(String::as_str);
-                    self.io.bus.reloaded(outcome, self.io.now);
-                }
-                Action::Stop => self.stop(),
-                Action::Exit => self.done = true,
+        for _ in 0..WRITES_TO_MANY {
+            self.act_urgently();
+            let Some(action) = self.io.bus.next_action() else {
+                self.has_writes = false;
+                return;
+            };
+            self.carry_out(action);
+        }
+        self.act_urgently();
+        self.has_writes = true;
+    }
+
+    fn act_urgently(&mut self) {
+        while let Some(action) = self.io.bus.next_urgent_action() {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Flush(link) => self.io.flush(link),
+            Action::Resume(link) => self.io.resume(link),
+            Action::CloseStdin(link) => self.processes.close_stdin(link, &mut self.io),
+            Action::Close(link) => self.close(link),
+            Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
+            Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
+            Action::Measure => self.usage.start(self.io.bus.process_ids()),
+            Action::Reload => {
+                let outcome = self.reload();
+                let outcome = outcome.as_deref().map_err(String::as_str);
+                self.io.bus.reloaded(outcome, self.io.now);
             }
+            Action::Upgrade => self.upgrade_asked(),
+            Action::Stop => self.stop(),
+            Action::Exit => self.done = true,
         }
     }
 

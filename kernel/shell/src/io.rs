@@ -25,8 +25,8 @@ const SCRATCH_BYTES: usize = 256 << 10;
 const SHORT_LINES_BYTES: usize = 64 << 10;
 /// All links that are ready are together read no more than this per turn, but each at least `LEAST_BYTES`: whoever
 /// becomes ready meanwhile waits for the whole turn.
-const TURN_BYTES: usize = 512 << 10;
-const LEAST_BYTES: usize = 4 << 10;
+const TURN_BYTES: usize = 256 << 10;
+const LEAST_BYTES: usize = 512;
 /// Once so many bytes of short lines were read in a turn, or `LONG_LINES_TIMES` as many of long ones, links that were
 /// read before and have more wait for the next turn, so that whoever says little does not wait for all that say much.
 const SHARE_BYTES: usize = 32 << 10;
@@ -314,6 +314,25 @@ impl Io {
             self.close(old);
         }
         self.peers.insert(peer);
+    }
+
+    /// Adds a peer of the program whose place this one has taken. Everything is tried once: it may have become ready
+    /// meanwhile, and what was read then is not to wait for timers.
+    pub(crate) fn take_over(&mut self, mut peer: Peer) {
+        let link = peer.link;
+        // Stdin or stdout may be a file, which is always ready and cannot be polled.
+        let is_lost = peer.register(self.poll.registry()).is_err() && peer.short_means_blocked;
+        self.queue.push(Task::Read(link), &mut peer.queued);
+        if let Some(stderr) = &mut peer.stderr {
+            self.queue.push(Task::ReadStderr(link), &mut stderr.queued);
+        }
+        if peer.can_write {
+            self.writable.push(link);
+        }
+        self.add(peer);
+        if is_lost {
+            self.report_broken(link);
+        }
     }
 
     pub(crate) fn close(&mut self, link: Link) {

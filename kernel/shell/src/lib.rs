@@ -6,7 +6,9 @@
 //! A program that runs a bus calls [`config::load`], then [`start_logging`], then [`serve`] on its main thread, and
 //! [`flush_logs`] before it exits. It must also call [`guard`] when it is started with [`Options::guard_args`]: that
 //! process ends the workers if the bus is killed. When its first argument is [`STARTER`], it must before anything else
-//! call [`start_program`] with the others: that process becomes a worker.
+//! call [`start_program`] with the others: that process becomes a worker. When it is [`ASKED_TO_SUCCEED`], it must call
+//! [`answer_as_successor`]: a running bus asks whether this program can take its place. If it then does,
+//! [`Handover::from_env`] has what it was left.
 
 #![warn(missing_docs)]
 
@@ -15,6 +17,7 @@ mod errno;
 mod event_loop;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
+mod handover;
 mod handshake_cache;
 mod io;
 mod log;
@@ -29,14 +32,17 @@ mod stdio;
 mod test_folder;
 
 pub use self::log::{LogFormat, flush_logs, start_logging};
-pub use event_loop::{Options, serve};
+pub use event_loop::{Carried, Handover, Options, answer_as_successor, serve, started_by};
 pub use net::inherited::InheritedSockets;
 pub use net::listener::{LocalListener, listen_tcp};
 pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
 pub use net::unix_socket::check_folder as check_socket_folder;
-pub use process::command::{at_node, find_program};
+pub use net::user_socket::UserSocket;
+pub use process::command::{DEFAULT_PATH, at_node, find_program};
+pub use process::companion::CompanionArgs;
 pub use process::orphan_guard::{GUARD_NAME, guard, guard_environment};
 pub use process::pre_exec::{STARTER, keep_memory_private, max_fds, raise_open_files, start_program};
 pub use process::spawn_worker;
+pub use process::successor::ASKED_TO_SUCCEED;
 pub use serve_error::ServeError;

@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{Level, Log, Metadata, Record};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rpc::text::{rfc3339, steers_terminal};
 
 /// With lines cut at `LINE_BYTES`, at most 4 MiB wait for a slow reader of stderr.
@@ -40,9 +41,13 @@ pub fn start_logging(format: LogFormat) {
     let (lines, queue) = Lines::new();
     let dropped = lines.dropped.clone();
     let writer = move || write_lines(&queue, &dropped, format, Stderr);
-    if LINES.set(lines.clone()).is_err()
-        || thread::Builder::new().name("log".to_owned()).spawn(writer).is_err()
-    {
+    // The thread takes no signals: one that comes while this process becomes another program must wait for that.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let is_started = thread::Builder::new().name("log".to_owned()).spawn(writer).is_ok();
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    if LINES.set(lines.clone()).is_err() || !is_started {
         return;
     }
     let wanted = env_logger::Env::default().default_filter_or("info");

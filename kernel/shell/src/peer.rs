@@ -6,13 +6,17 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use serde::{Deserialize, Serialize};
 
 use kernel_core::id::{Key, Link, WorkerId};
+
+use crate::handover::KeptFds;
+use crate::process::pre_exec::HandedFds;
 
 /// Which fd of a link an event is about. A client's socket is its input, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +202,86 @@ impl Peer {
     }
 }
 
+/// A peer as the next program finds it. Readiness is not in it: everything is tried once.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PeerState {
+    pub(crate) link: Link,
+    /// A socket has no output of its own.
+    is_socket: bool,
+    input: RawFd,
+    output: Option<RawFd>,
+    stderr: Option<StderrState>,
+    hung_up: bool,
+    disconnected: bool,
+    eof_reported: bool,
+    broken_reported: bool,
+    is_input_wide: bool,
+    is_output_wide: bool,
+    short_means_blocked: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StderrState {
+    fd: RawFd,
+    worker: WorkerId,
+    pid: u32,
+    hung_up: bool,
+    #[serde(with = "serde_bytes")]
+    line: Vec<u8>,
+}
+
+impl Peer {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> PeerState {
+        let stderr = self.stderr.as_ref().map(|stderr| StderrState {
+            fd: kept.keep(&stderr.fd),
+            worker: stderr.worker,
+            pid: stderr.pid,
+            hung_up: stderr.hung_up,
+            line: stderr.line.clone(),
+        });
+        PeerState {
+            link: self.link,
+            is_socket: self.is_socket(),
+            input: kept.keep_borrowed(self.input()),
+            output: self.output().filter(|_| !self.is_socket()).map(|output| kept.keep_borrowed(output)),
+            stderr,
+            hung_up: self.hung_up,
+            disconnected: self.disconnected,
+            eof_reported: self.eof_reported,
+            broken_reported: self.broken_reported,
+            is_input_wide: self.is_input_wide,
+            is_output_wide: self.is_output_wide,
+            short_means_blocked: self.short_means_blocked,
+        }
+    }
+
+    pub(crate) fn take_over(state: PeerState, handed: &mut HandedFds) -> nix::Result<Peer> {
+        let input = handed.take(state.input)?;
+        let fds = if state.is_socket {
+            Fds::Socket(input)
+        } else {
+            Fds::Pipes { input, output: state.output.map(|output| handed.take(output)).transpose()? }
+        };
+        let stderr = state.stderr.map(|stderr| -> nix::Result<_> {
+            let StderrState { fd, worker, pid, hung_up, line } = stderr;
+            Ok(Box::new(Stderr { hung_up, line, ..Stderr::new(handed.take(fd)?, worker, pid) }))
+        });
+        Ok(Peer {
+            stderr: stderr.transpose()?,
+            can_read: !state.eof_reported,
+            can_write: !state.broken_reported,
+            hung_up: state.hung_up,
+            disconnected: state.disconnected,
+            eof_reported: state.eof_reported,
+            broken_reported: state.broken_reported,
+            is_input_wide: state.is_input_wide,
+            is_output_wide: state.is_output_wide,
+            short_means_blocked: state.short_means_blocked,
+            ..Peer::new(state.link, fds)
+        })
+    }
+}
+
 impl Stderr {
     pub(crate) fn new(fd: OwnedFd, worker: WorkerId, pid: u32) -> Stderr {
         Stderr { fd, worker, pid, hung_up: false, queued: false, line: Vec::new() }
@@ -228,6 +312,10 @@ impl Peers {
 
     pub(crate) fn get_mut(&mut self, link: Link) -> Option<&mut Peer> {
         self.slots.get_mut(link.0.index as usize)?.as_mut().filter(|peer| peer.link == link)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.slots.iter().flatten()
     }
 
     pub(crate) fn remove(&mut self, link: Link) -> Option<Peer> {

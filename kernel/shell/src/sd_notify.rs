@@ -48,6 +48,11 @@ impl SdNotify {
         self.send("READY=1");
     }
 
+    /// The bus becomes another program, and is not ready until that says so. The time is that of the monotonic clock.
+    pub(crate) fn reloading(&self, now: Duration) {
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.as_micros()));
+    }
+
     pub(crate) fn stopping(&self) {
         self.send("STOPPING=1");
     }
@@ -122,6 +127,8 @@ mod tests {
             notify.on_timer(Moment::from_secs(sec));
             assert_eq!(received(), "WATCHDOG=1");
         }
+        notify.reloading(Duration::from_micros(1_234_567));
+        assert_eq!(received(), "RELOADING=1\nMONOTONIC_USEC=1234567");
         notify.stopping();
         assert_eq!(received(), "STOPPING=1");
         let other = SdNotify::new(at, Some("2000000".to_owned()), Some("1".to_owned())).unwrap();

@@ -26,6 +26,7 @@ pub(crate) struct Signals {
     interrupt: Flag,
     terminate: Flag,
     hang_up: Flag,
+    user: Flag,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) struct Pending {
     /// The number of requests to stop: SIGTERM and SIGINT count one each.
     pub(crate) stops: u32,
     pub(crate) reload: bool,
+    /// The bus shall become another program.
+    pub(crate) upgrade: bool,
 }
 
 impl Signals {
@@ -47,20 +50,21 @@ impl Signals {
             interrupt: Flag::on(SIGINT, &signal_tx)?,
             terminate: Flag::on(SIGTERM, &signal_tx)?,
             hang_up: Flag::on(SIGHUP, &signal_tx)?,
+            user: Flag::on(SIGUSR2, &signal_tx)?,
         };
         // A write beyond the largest file size fails then, and does not end the process. This handler stays for ever:
         // the log is written until the end.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-        // It is reserved for a change to another binary, which must not be the end of a bus that knows nothing of it.
-        signal_hook::flag::register(SIGUSR2, Arc::default())?;
-        // The parent process may have started us with signals blocked, and then none of the above would arrive.
+        // The parent process may have started us with signals blocked, and then none of the above would arrive. So has
+        // a program whose place this one has taken: what came meanwhile arrives now.
         SigSet::all().thread_unblock()?;
         Ok(signals)
     }
 
     /// Whether a signal has come. The flags are looked at because a system without memory does not deliver the byte.
     pub(crate) fn is_pending(&self) -> bool {
-        [&self.child, &self.interrupt, &self.terminate, &self.hang_up].into_iter().any(Flag::is_set)
+        let all = [&self.child, &self.interrupt, &self.terminate, &self.hang_up, &self.user];
+        all.into_iter().any(Flag::is_set)
     }
 
     /// Empties the socket before it reads the flags: the other way round could lose a signal.
@@ -71,6 +75,7 @@ impl Signals {
             child_exited: self.child.take(),
             stops: u32::from(self.interrupt.take()) + u32::from(self.terminate.take()),
             reload: self.hang_up.take(),
+            upgrade: self.user.take(),
         }
     }
 }
@@ -120,7 +125,7 @@ mod tests {
     fn signals_of_one_kind_count_once_and_are_taken_once() {
         let mut poll = Poll::new().unwrap();
         let mut signals = Signals::listen(poll.registry()).unwrap();
-        // SIGTERM and SIGINT are not raised, because all tests run in one process. SIGUSR2 is ignored.
+        // SIGTERM and SIGINT are not raised, because all tests run in one process.
         for signal in [SIGHUP, SIGHUP, SIGCHLD, SIGUSR2] {
             low_level::raise(signal).unwrap();
         }
@@ -129,7 +134,8 @@ mod tests {
         let tokens = events.iter().map(|event| event.token()).collect::<Vec<_>>();
         assert_eq!(tokens, [token(SIGNALS, Stream::Internal)]);
         let pending = signals.take();
-        assert_eq!((pending.stops, pending.reload), (0, true));
-        assert!(!signals.take().reload);
+        assert_eq!((pending.stops, pending.reload, pending.upgrade), (0, true, true));
+        let pending = signals.take();
+        assert!(!pending.reload && !pending.upgrade);
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use mio::Interest;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use serde::{Deserialize, Serialize};
 
 use kernel_core::config::Address;
 use kernel_core::id::Link;
@@ -17,12 +18,30 @@ use crate::serve_error::ServeError;
 pub(crate) struct Stdio {
     pub(crate) link: Link,
     /// The bus shares the flags of stdin and stdout with its parent process, so they are restored at the end.
-    _flags: OriginalFlags,
+    flags: OriginalFlags,
+}
+
+/// The client on stdin and stdout as the next program finds it. Its fds are those of its link.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StdioState {
+    link: Link,
+    input_flags: i32,
+    output_flags: i32,
 }
 
 impl Stdio {
     pub(crate) fn open(pool: Option<&str>, io: &mut Io) -> Result<Stdio, ServeError> {
         connect(pool, io).map_err(|error| ServeError::Listen { at: Address::Stdio, error })
+    }
+
+    pub(crate) fn hand_over(&self) -> StdioState {
+        let OriginalFlags { input, output } = &self.flags;
+        StdioState { link: self.link, input_flags: input.bits(), output_flags: output.bits() }
+    }
+
+    pub(crate) fn take_over(state: &StdioState) -> Stdio {
+        let [input, output] = [state.input_flags, state.output_flags].map(OFlag::from_bits_retain);
+        Stdio { link: state.link, flags: OriginalFlags { input, output } }
     }
 }
 
@@ -48,7 +67,7 @@ fn connect(pool: Option<&str>, io: &mut Io) -> Result<Stdio, ListenError> {
     }
     io.queue.push(Task::Read(link), &mut peer.queued);
     io.add(peer);
-    Ok(Stdio { link, _flags: flags })
+    Ok(Stdio { link, flags })
 }
 
 struct OriginalFlags {

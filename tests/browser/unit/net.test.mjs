@@ -30,6 +30,13 @@ function page() {
   return bus;
 }
 
+/** Sends a prompt although a turn runs. */
+function sendNow(bus, text) {
+  bus.talk.prompt("T.a", text);
+  const entry = bus.state.outbox.at(-1);
+  if (entry.state === "queued") bus.talk.sendAgain(entry);
+}
+
 const done = () => new Promise((then) => setImmediate(then));
 
 test("a prompt is said when the bus has it, and not before", async () => {
@@ -48,14 +55,14 @@ test("a prompt is said when the bus has it, and not before", async () => {
 test("a prompt that waits for another's turn is said when its own begins", async () => {
   const bus = page();
   bus.event({ event: "turn", turn: "running", by: "zed" });
-  bus.talk.prompt("T.a", "mine");
+  sendNow(bus, "mine");
   bus.event({ event: "queued", by: "me", place: 1 });
   bus.talk.readUpTo(9);
   assert.deepEqual([bus.kinds(), bus.state.outbox[0].state], [[], "waits"]);
   bus.event({ event: "turn", turn: "idle", stopReason: "end_turn" });
   bus.event({ event: "turn", turn: "running", by: "me" });
   assert.deepEqual(bus.kinds(), ["turn end_turn", "user mine"]);
-  bus.talk.prompt("T.a", "another");
+  sendNow(bus, "another");
   bus.event({ event: "queued", by: "me", place: 1 });
   bus.talk.takeBack(bus.state.outbox[0]);
   assert.deepEqual(bus.told, [{ method: "$/cancel_request", params: { requestId: 2 } }]);
@@ -68,7 +75,7 @@ test("of two prompts of one's own each ends its own turn, and the session is idl
   for (const order of [[0, 1], [1, 0]]) {
     const bus = page();
     for (const text of ["one", "two"]) {
-      bus.talk.prompt("T.a", text);
+      sendNow(bus, text);
       bus.event({ event: "turn", turn: "running", by: "me" });
     }
     bus.asked[order[0]].done({ stopReason: "end_turn" });
@@ -83,6 +90,64 @@ test("of two prompts of one's own each ends its own turn, and the session is idl
     bus.event({ event: "turn", turn: "idle", stopReason: "max_tokens" });
     assert.equal(bus.kinds().filter((kind) => kind === "turn max_tokens").length, 1);
   }
+});
+
+test("what is written during a turn waits here, can be put in order, and goes when the turn is over", async () => {
+  const bus = page();
+  bus.event({ event: "turn", turn: "running", by: "zed" });
+  for (const text of ["one", "two", "three"]) bus.talk.prompt("T.a", text);
+  assert.equal(bus.asked.length, 0);
+  const texts = () => bus.state.outbox.map((one) => one.text);
+  const [first, , third] = bus.state.outbox.map((one) => one.key);
+  bus.dispatch({ type: "outMoved", key: third, step: -1 });
+  bus.dispatch({ type: "outMoved", key: first, step: -1 });
+  assert.deepEqual(texts(), ["one", "three", "two"]);
+  bus.event({ event: "turn", turn: "idle", stopReason: "end_turn" });
+  assert.deepEqual(bus.asked.map((one) => one.params.prompt[0].text), ["one"], "one at a time");
+  bus.event({ event: "turn", turn: "running", by: "me" });
+  bus.asked[0].done({ stopReason: "end_turn" });
+  await done();
+  assert.deepEqual(bus.asked.map((one) => one.params.prompt[0].text), ["one", "three"]);
+  // Who stops a turn does not want the next one to begin by itself.
+  bus.event({ event: "turn", turn: "running", by: "me" });
+  bus.talk.stop("T.a");
+  bus.asked[1].done({ stopReason: "cancelled" });
+  await done();
+  assert.deepEqual([bus.asked.length, texts()], [2, ["two"]]);
+  bus.talk.goOn("T.a");
+  assert.equal(bus.asked.length, 3);
+});
+
+test("a turn that goes on although it was cancelled is said to be stuck, and one that ends is not", () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: 1e6 });
+  const bus = page();
+  const isStuck = () => !!bus.state.sessions["T.a"].isStuck;
+  bus.event({ event: "turn", turn: "running", by: "zed" });
+  bus.talk.stop("T.a");
+  mock.timers.tick(4000);
+  bus.talk.stop("T.a");
+  assert.equal(isStuck(), false);
+  mock.timers.tick(1100);
+  assert.deepEqual([isStuck(), bus.told.map((one) => one.method)], [true, ["session/cancel", "session/cancel"]]);
+  bus.event({ event: "turn", turn: "idle", stopReason: "cancelled" });
+  assert.equal(isStuck(), false);
+  bus.event({ event: "turn", turn: "running", by: "zed" });
+  bus.talk.stop("T.a");
+  bus.event({ event: "turn", turn: "idle", stopReason: "cancelled" });
+  bus.event({ event: "turn", turn: "running", by: "zed" });
+  mock.timers.tick(6000);
+  assert.equal(isStuck(), false, "this is another turn");
+  mock.timers.reset();
+});
+
+test("an answer of version 2 says that the agent has the prompt, and not that it is done", async () => {
+  const bus = page();
+  bus.talk.prompt("T.a", "two");
+  bus.asked[0].done({ messageId: "m" });
+  await done();
+  assert.deepEqual([bus.kinds(), bus.state.sessions["T.a"].turn], [["user two"], "running"]);
+  bus.sessions.updated("T.a", [{ update: { sessionUpdate: "user_message", messageId: "m", content: [{ type: "text", text: "two" }] }, at: 1 }, { update: { sessionUpdate: "state_update", state: "idle", stopReason: "end_turn" }, at: 2 }]);
+  assert.deepEqual([bus.kinds(), bus.state.sessions["T.a"].turn], [["user two", "turn end_turn"], "idle"]);
 });
 
 test("the error of another's turn is shown to who looks on, and one's own is shown once", async () => {

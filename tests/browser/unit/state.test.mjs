@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arrived } from "../../../web/console/state/outbox.js";
 import { initial, reduce } from "../../../web/console/state/reduce.js";
-import { addUpdates, MAX_ITEMS, newSession, toMarkdown } from "../../../web/console/state/transcript.js";
+import { toMarkdown } from "../../../web/console/state/export.js";
+import { MAX_ITEMS, newSession } from "../../../web/console/state/transcript.js";
+import { addUpdates } from "../../../web/console/state/updates.js";
 import { addEvents, filterRows, MAX_ROWS, newWire, turnBars } from "../../../web/console/state/wire.js";
 
 const chunk = (text, kind = "agent_message_chunk") => ({ sessionUpdate: kind, content: { type: "text", text } });

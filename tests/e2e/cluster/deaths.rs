@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::{
-    NatsServer, answer_to, becomes_linked, edge_config, link_of, node, node_config, recovers, signals,
-    with_session, worker_of, world,
+    NatsServer, answer_to, becomes_linked, edge_config, link_of, node, node_config, plays_all, recovers,
+    signals, with_session, worker_of, world,
 };
 use crate::harness::{Bus, prompt};
 
@@ -46,6 +46,42 @@ fn a_link_that_is_killed_is_noticed_by_the_next_one() {
     let answer = answer_to(&mut client, 3);
     assert_eq!(answer["error"]["data"]["reason"], "worker_lost", "{answer}");
     assert!(start.elapsed() < SILENCE, "{:?}", start.elapsed());
+    recovers(&mut client, &session, 10);
+}
+
+#[test]
+fn a_link_that_is_killed_again_and_again_is_soon_there_to_say_so() {
+    let Some((_nats, node, edge)) = world() else { return };
+    let (mut client, session) = with_session(&edge);
+    for round in 0..5 {
+        recovers(&mut client, &session, 10 + 100 * round);
+        signals(link_of(&node), Signal::SIGKILL);
+        node.until("the next link is up", || {
+            let link = node.client().status()["link"].clone();
+            link["restarts"] == round + 1 && link["state"] == "up"
+        });
+    }
+    let log = node.log.text();
+    assert!(log.contains("it is started again in 50ms"), "{log}");
+    assert!(!log.contains("it is started again in 100ms"), "nobody waits longer:\n{log}");
+    recovers(&mut client, &session, 1000);
+}
+
+#[test]
+fn a_node_whose_bus_hangs_is_given_up_and_used_again_when_it_goes_on() {
+    if !plays_all() {
+        return;
+    }
+    let Some(nats) = NatsServer::start() else { return };
+    let (node, edge) = (node(slow(&nats.url())), Bus::start(edge_config(&nats.url(), "e1")));
+    let (mut client, session) = with_session(&edge);
+    client.sends(&prompt(3, &session));
+    client.is_asked("session/update");
+    node.signal(Signal::SIGSTOP);
+    let answer = answer_to(&mut client, 3);
+    node.signal(Signal::SIGCONT);
+    assert_eq!(answer["error"]["data"]["reason"], "worker_lost", "{answer}");
+    assert!(answer["error"].to_string().contains("has not answered for 30s"), "{answer}");
     recovers(&mut client, &session, 10);
 }
 

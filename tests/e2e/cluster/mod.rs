@@ -7,6 +7,8 @@ mod carrier;
 mod deaths;
 mod folders;
 mod forged;
+mod hostile_edge;
+mod hostile_node;
 mod namespaces;
 mod network;
 mod nodes;
@@ -29,7 +31,7 @@ use server::NatsServer;
 
 /// The configuration of a node that offers the pool `echo`, with more of these keys in `cluster`.
 fn node_config(url: &str, name: &str, more: Value) -> Value {
-    let mut cluster = json!({ "url": url, "offer": ["echo"] });
+    let mut cluster = json!({ "url": url, "offer": ["echo"], "insecure": true });
     merge(&mut cluster, more);
     let args = ["agent", "echo", "--state", "@dir/state"];
     json!({

@@ -3,10 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::raw::RawNats;
-use super::{NatsServer, answer_to, becomes_linked, edge_config, node, node_config, with_session, world};
+use super::{
+    NatsServer, answer_to, becomes_linked, edge_config, link_of, node, node_config, signals, with_session,
+    world,
+};
 use crate::harness::{Bus, request, run, write_token};
 
 #[test]
@@ -52,18 +56,52 @@ fn where_no_node_answers_it_is_said_what_to_do() {
 }
 
 #[test]
-fn of_two_nodes_with_one_name_the_later_one_stays() {
-    let Some((nats, first, _edge)) = world() else { return };
-    let second = node(node_config(&nats.url(), "n1", json!({ "zone": "second" })));
-    let mut client = first.client();
-    first.until("the first one gives way", || {
-        let link = client.status()["link"].clone();
-        link["last_words"].as_str().is_some_and(|words| words.contains("started later"))
-    });
-    let printed = run(first.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
-    let all: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
-    assert_eq!((all.as_array().map(Vec::len), &all[0]["zone"]), (Some(1), &json!("second")));
+fn of_two_nodes_with_one_name_the_first_keeps_it_and_is_not_disturbed() {
+    let Some((nats, mut first, edge)) = world() else { return };
+    let (mut client, session) = with_session(&edge);
+    client.takes_turn(3, &session, "before");
+    let second = Bus::start(node_config(&nats.url(), "n1", json!({ "zone": "second" })));
+    let waits = |times: u64| {
+        second.until("the second one says that it waits", || {
+            let link = second.client().status()["link"].clone();
+            let words = link["last_words"].as_str().unwrap_or_default().to_owned();
+            link["state"] == "waiting" && words.contains("had it first") && link["restarts"] == times
+        });
+    };
+    waits(0);
+    // However often it is started, the calls of the first one go on.
+    signals(link_of(&second), Signal::SIGKILL);
+    waits(1);
+    assert_eq!(client.takes_turn(4, &session, "still here").0.trim(), "still here");
+    let listed = || -> Value {
+        let printed = run(second.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
+        serde_json::from_slice(&printed.stdout).expect("JSON")
+    };
+    let all = listed();
+    assert_eq!((all.as_array().map(Vec::len), &all[0]["zone"]), (Some(1), &Value::Null));
+    // The next link of the first one has the name, and not the one that waits for it.
+    signals(link_of(&first), Signal::SIGKILL);
+    first.until("the first one has the name again", || listed()[0]["zone"] == Value::Null);
+    becomes_linked(&first);
+    first.signal(Signal::SIGTERM);
+    first.signal(Signal::SIGTERM);
+    first.exit_status();
     becomes_linked(&second);
+    assert_eq!(listed()[0]["zone"], "second");
+}
+
+#[test]
+fn a_node_tells_itself_to_drain_with_its_own_key() {
+    let Some(nats) = NatsServer::start_with(&documented_permissions()) else { return };
+    let of_node = nats.folder().join("n17.nk");
+    write_token(&of_node, NODE_KEY[0]);
+    let node = node(node_config(&nats.url(), "n17", json!({ "nkey": of_node })));
+    let config = node.config_path();
+    let config = config.to_str().expect("UTF-8");
+    let told = |flag: &str| run(node.folder(), &["nodes", "--config", config, flag, "n17"], "");
+    let said = told("--drain");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "n17 takes no new sessions\n", "{said:?}");
+    assert_eq!(told("--undrain").status.code(), Some(0));
 }
 
 #[test]
@@ -104,23 +142,26 @@ fn the_nats_tool_sees_nodes() {
 }
 
 /// A key of a node and one of an edge, made for this test: their seeds, and what the server knows of them.
-const NODE_KEY: [&str; 2] = [
+pub(super) const NODE_KEY: [&str; 2] = [
     "SUAJBDBTAFYHENFG5DSGLO6BAMEUGMXMUOEKJ2VANQFYXJENMDZVCYSOXM",
     "UCS3YWSF3NVSFP3UK3DORVCALDRWTRYXODQMEF5YQPNTSED6L4BDKRT2",
 ];
-const EDGE_KEY: [&str; 2] = [
+pub(super) const EDGE_KEY: [&str; 2] = [
     "SUAGC4MHWC6Z6XVPLJMRYDUUAVJVMYKX5W7O5TQACGRAXCTI4NQO3X4Q4M",
     "UDMJBQAF2DRCNWVIGOKAXCND2RJMEQB2L5U4C727QMLWL7XNNT7K6W3K",
 ];
 
-#[test]
-fn the_permissions_of_the_documentation_are_enough_and_keep_others_out() {
+/// The permissions of docs/SECURITY.md, word for word, with the keys of this test.
+pub(super) fn documented_permissions() -> String {
     let documented = include_str!("../../../docs/SECURITY.md");
     let block =
         documented.split("```").find(|block| block.contains("bus.v1.ask.*")).expect("the permissions");
-    let settings =
-        block.trim_start_matches("text").replace("KEY_OF_N17", NODE_KEY[1]).replace("KEY_OF_E3", EDGE_KEY[1]);
-    let Some(nats) = NatsServer::start_with(&settings) else { return };
+    block.trim_start_matches("text").replace("KEY_OF_N17", NODE_KEY[1]).replace("KEY_OF_E3", EDGE_KEY[1])
+}
+
+#[test]
+fn the_permissions_of_the_documentation_are_enough_and_keep_others_out() {
+    let Some(nats) = NatsServer::start_with(&documented_permissions()) else { return };
     let key = |name: &str, seed: &str| {
         let path = nats.folder().join(name);
         write_token(&path, seed);

@@ -386,7 +386,7 @@ impl Plan {
             (false, Some(_)) => {}
         }
         command.current_dir(dir).env("RUST_LOG", "debug").env(MARK, dir);
-        command.env("XDG_STATE_HOME", dir).env("XDG_CONFIG_HOME", dir);
+        command.env("XDG_STATE_HOME", dir).env("XDG_CONFIG_HOME", dir).env("XDG_RUNTIME_DIR", dir);
         command.envs(self.envs.iter().cloned());
         command.stdin(if self.stdio { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -399,6 +399,7 @@ pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(BUS);
     command.args(args).current_dir(folder).env_remove("STDIO_BUS_CONFIG").env("XDG_CONFIG_HOME", NO_FOLDER);
     command.env("XDG_STATE_HOME", folder.join("state")).env("XDG_DATA_HOME", folder.join("data"));
+    command.env("XDG_RUNTIME_DIR", folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     // A program that does not read its stdin may have exited already.
@@ -423,7 +424,12 @@ pub(crate) fn write_token(path: &Path, token: &str) {
 
 /// The text of a configuration: `@sock` becomes the socket of the puppets, `@dir` the folder of the test.
 fn fill_in(config: &Value, dir: &Path) -> String {
-    let text = serde_json::to_string_pretty(config).expect("JSON");
+    let mut config = config.clone();
+    // A test that reads no transcripts has none written.
+    if let Some(config) = config.as_object_mut() {
+        config.entry("history").or_insert(false.into());
+    }
+    let text = serde_json::to_string_pretty(&config).expect("JSON");
     let sock = dir.join("puppets");
     text.replace("@sock", sock.to_str().expect("UTF-8")).replace("@dir", dir.to_str().expect("UTF-8"))
 }

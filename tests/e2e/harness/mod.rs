@@ -35,7 +35,7 @@ pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
 pub(crate) use waiting::{LOOK_AGAIN, PATIENCE};
 pub(crate) use web::{Web, WebSocket};
-pub(crate) use web_http::HttpClient;
+pub(crate) use web_http::{Events, HttpClient};
 
 /// A bus with one puppet and one client: what most tests begin with.
 pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {

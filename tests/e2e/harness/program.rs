@@ -369,6 +369,7 @@ impl ProgramPlan {
             .env_remove("STDIO_BUS_CONFIG")
             .env("XDG_CONFIG_HOME", NO_FOLDER)
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .env("XDG_RUNTIME_DIR", self.dir.path())
             .envs(self.envs.iter().cloned());
         command
     }

@@ -52,13 +52,25 @@ impl<'a> HttpClient<'a> {
 
     /// The stream of the connection or of a session, or the status of the refusal.
     pub(crate) fn try_stream(&self, session: Option<&str>) -> Result<Events, u16> {
+        self.try_stream_after(session, None)
+    }
+
+    /// The same, after the event that the client had last.
+    pub(crate) fn try_stream_after(
+        &self,
+        session: Option<&str>,
+        last_event: Option<&str>,
+    ) -> Result<Events, u16> {
         let mut socket = self.web.connect();
-        let headers = self.headers(session).join("\r\n");
+        let mut headers = self.headers(session);
+        headers.extend(last_event.map(|id| format!("Last-Event-ID: {id}")));
+        let headers = headers.join("\r\n");
         let host = self.web.host();
         let head =
             format!("GET /acp HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n{headers}\r\n\r\n");
         socket.write_all(head.as_bytes()).expect("the door listens");
-        let mut events = Events { socket: BufReader::new(socket), text: String::new() };
+        let mut events =
+            Events { socket: BufReader::new(socket), text: String::new(), last_event: String::new() };
         let head = events.head();
         match head.split(' ').nth(1).and_then(|status| status.parse().ok()) {
             Some(200) => {
@@ -96,6 +108,8 @@ pub(crate) struct Events {
     socket: BufReader<TcpStream>,
     /// What has come and is no whole event yet.
     text: String,
+    /// The id of the last event.
+    pub(crate) last_event: String,
 }
 
 impl Events {
@@ -113,12 +127,13 @@ impl Events {
     pub(crate) fn receives(&mut self) -> Option<Value> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let data = event.strip_prefix("data: ").map(|data| serde_json::from_str(data).expect("JSON"));
-                self.text = rest.to_owned();
-                if data.is_some() {
-                    return data;
-                }
-                continue;
+                let (event, rest) = (event.to_owned(), rest.to_owned());
+                self.text = rest;
+                // A comment.
+                let Some(event) = event.strip_prefix("id: ") else { continue };
+                let (id, data) = event.split_once("\ndata: ").expect("the data of an event");
+                id.clone_into(&mut self.last_event);
+                return Some(serde_json::from_str(data).expect("JSON"));
             }
             let chunk = self.chunk()?;
             self.text += &chunk;

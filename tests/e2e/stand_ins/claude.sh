@@ -47,6 +47,15 @@ while read_line; do
             *'"interrupt":true'*) send '{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["[diagnostic] stopped"]}' ;;
             *) text "decided"; result success done ;;
           esac ;;
+        *FORM*)
+          send "{\"type\":\"control_request\",\"request_id\":\"r$n\",\"request\":{\"subtype\":\"can_use_tool\",\"tool_name\":\"AskUserQuestion\",\"input\":{\"questions\":[{\"question\":\"Which?\",\"header\":\"Store\",\"options\":[{\"label\":\"Redis\",\"description\":\"fast\"},{\"label\":\"None\"}]}]},\"tool_use_id\":\"t$n\"}}"
+          read_line
+          case "$line" in
+            *'"subtype":"interrupt"'*) respond '{"still_queued":[]}'; result error_during_execution aborted_tools ;;
+            *) text "decided"; result success done ;;
+          esac ;;
+        *LIMIT*) send '{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"terminal_reason":"api_error","result":"Too fast"}' ;;
+        *LONG*) send '{"type":"result","subtype":"success","is_error":true,"terminal_reason":"api_error","result":"Prompt is too long"}' ;;
         *WAIT*)
           start_call; read_line
           while ! printf '%s' "$line" | grep -q interrupt; do respond '{}'; text "setting taken"; read_line; done

@@ -66,6 +66,10 @@ while read_line; do
             *) notify item/completed "\"item\":{$call,\"status\":\"failed\",\"error\":{\"message\":\"user rejected MCP tool call\"}}" ;;
           esac
           text decided; end_turn completed null ;;
+        *INPUT*)
+          send "{\"method\":\"item/tool/requestUserInput\",\"id\":$n,\"params\":{\"threadId\":\"$t\",\"turnId\":\"u$n\",\"itemId\":\"i$n\",\"questions\":[{\"id\":\"db\",\"header\":\"Store\",\"question\":\"Which?\",\"isOther\":false,\"isSecret\":false,\"options\":[{\"label\":\"Redis\",\"description\":\"fast\"}]}],\"autoResolutionMs\":null}}"
+          read_line; text decided; end_turn completed null ;;
+        *FULL*) end_turn failed '{"message":"ran out of room","codexErrorInfo":"contextWindowExceeded"}' ;;
         *WAIT*) start_call; read_line; send "{\"id\":$(id),\"result\":{}}"; end_turn interrupted null ;;
         *DEAF*)
           trap '' INT TERM

@@ -37,6 +37,21 @@ fn the_door_has_them_for_those_with_a_token() {
 }
 
 #[test]
+fn what_the_alerts_ask_for_is_among_them() {
+    let bus = bus_with_door();
+    let printed = run(bus.folder(), &["metrics", "--tcp", bus.tcp()], "");
+    let printed = String::from_utf8_lossy(&printed.stdout);
+    let rules = include_str!("../../../ops/prometheus/alerts.yml");
+    let names = rules.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+    let names: Vec<&str> = names.filter(|word| word.starts_with("stdio_bus_")).collect();
+    assert!(names.len() >= 5, "{names:?}");
+    for name in names {
+        assert!(printed.contains(&format!("# TYPE {name} ")), "{name}\n{printed}");
+    }
+    assert!(printed.contains("stdio_bus_limit{of=\"held_bytes\"} "), "{printed}");
+}
+
+#[test]
 fn a_command_prints_them_as_promtool_wants_them() {
     let bus = bus_with_door();
     let printed = run(bus.folder(), &["metrics", "--tcp", bus.tcp()], "");

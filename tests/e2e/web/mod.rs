@@ -7,6 +7,8 @@ mod http;
 mod life;
 mod limits;
 mod metrics;
+mod past;
+mod resumed;
 mod shared;
 mod tls;
 mod tokens;

@@ -2,7 +2,9 @@
 
 import { Fault, Peer } from "./peer.js";
 import { isRefused, logout, may } from "./login.js";
+import { Notices } from "./notices.js";
 import { OwnSessions } from "./own.js";
+import { Past } from "./past.js";
 import { Sessions } from "./sessions.js";
 import { Talk } from "./talk.js";
 import { nextFrame } from "../state/store.js";
@@ -18,7 +20,10 @@ const SILENT_MS = 3000;
 /** And after this long another connection is tried. */
 const DEAD_MS = 30_000;
 const CONNECT_MS = 10_000;
-const CAPABILITIES = { elicitation: { form: {} } };
+/** What this page shows, and agents send only to those who say so. */
+export const CAPABILITIES = { elicitation: { form: {} }, session: { notices: {}, compaction: {}, configOptions: { boolean: {} } }, plan: {}, subagents: {} };
+/** What agents tell of their account, and of no session. */
+const ACCOUNT = new Set(["auth/status_update", "_auth/status_update", "quota/update"]);
 
 export class Bus {
   /** @param {import("../state/store.js").Store} store */
@@ -27,11 +32,13 @@ export class Bus {
     this.token = "";
     /** @type {Peer | null} */ this.peer = null;
     this.attempt = 0;
-    this.handshake = /** @type {Promise<any> | null} */ (null);
+    /** The handshakes of this connection, by pool. @type {Map<string, Promise<any>>} */ this.handshakes = new Map();
     this.sessions = new Sessions(this);
     this.own = new OwnSessions(this);
     this.talk = new Talk(this);
-    /** Updates that were heard since the last frame. @type {{session: string, updates: {update: any, at: number}[]}[]} */
+    this.past = new Past(this);
+    this.notices = new Notices(this);
+    /** Updates that were heard since the last frame. @type {{session: string, updates: {update: any, at: number, size: number}[]}[]} */
     this.heap = [];
     this.isFlushDue = false;
     /** @type {Peer | null} */ this.tracer = null;
@@ -66,6 +73,7 @@ export class Bus {
     this.token = token;
     const me = `console-${Math.random().toString(36).slice(2, 6)}`;
     this.dispatch({ type: "link", scope, me, status: "connecting", since: Date.now() });
+    this.notices.begin();
     this.connect();
     setInterval(() => this.look(), LOOK_MS);
   }
@@ -76,7 +84,7 @@ export class Bus {
     this.began = Date.now();
     this.peer = new Peer(this.token, {
       opened: () => this.opened(),
-      heard: (message) => this.heard(message),
+      heard: (message, size) => this.heard(message, size),
       closed: (wasOpen) => this.closed(wasOpen),
     });
   }
@@ -118,7 +126,7 @@ export class Bus {
     try {
       const hello = await this.ask("_bus/hello", { client: this.state.link.me, events: true });
       this.attempt = 0;
-      this.handshake = null;
+      this.handshakes.clear();
       this.dispatch({ type: "link", status: "live", since: Date.now(), why: "", version: hello.version, pools: hello.pools ?? [] });
       await this.poll();
       await this.own.rejoin();
@@ -161,13 +169,29 @@ export class Bus {
   }
 
   /** The handshake is put off until an agent's process is really needed. @param {string} [pool] */
-  initialize(pool) {
+  initialize(pool = "") {
     const params = { protocolVersion: 1, clientCapabilities: CAPABILITIES, clientInfo: { name: this.state.link.me || "stdio-bus-console", title: "stdio Bus console", version: this.state.link.version || "0" } };
-    this.handshake ??= this.ask("initialize", params, pool ? { pool } : {}).catch((fault) => {
-      this.handshake = null;
-      throw fault;
-    });
-    return this.handshake;
+    const before = this.handshakes.get(pool);
+    if (before) return before;
+    const handshake = this.ask("initialize", params, pool ? { pool } : {}).then(
+      (answer) => {
+        if (pool) this.dispatch({ type: "offer", pool, info: answer?.agentInfo ?? null, capabilities: answer?.agentCapabilities ?? {} });
+        return answer;
+      },
+      (fault) => {
+        this.handshakes.delete(pool);
+        throw fault;
+      },
+    );
+    this.handshakes.set(pool, handshake);
+    return handshake;
+  }
+
+  /** What the agent of a session takes in prompts. @param {{pool?: string}} session @returns {Promise<any>} */
+  async promptCapabilities({ pool }) {
+    if (!pool) throw new Fault({ message: "the pool of this session is not known" });
+    const { agentCapabilities } = (await this.initialize(pool)) ?? {};
+    return agentCapabilities?.promptCapabilities ?? agentCapabilities?.session?.prompt ?? {};
   }
 
   /** Something that was asked for did not work. @param {any} fault */
@@ -203,21 +227,23 @@ export class Bus {
     if (this.peer?.isOpen) this.polling = setTimeout(() => this.poll(), wait);
   }
 
-  /** @param {any} message */
-  heard(message) {
+  /** @param {any} message @param {number} size how long it was */
+  heard(message, size) {
     this.isHeard();
     if (message.method === "session/update") {
       const session = message.params?.sessionId;
+      if (typeof session !== "string") return this.dispatch({ type: "account", kind: String(message.params?.update?.sessionUpdate), told: message.params?.update, at: Date.now() });
       const last = this.heap.at(-1);
       const at = this.sessions.isTold(session) ? 0 : Date.now();
-      if (last?.session === session) last?.updates.push({ update: message.params.update, at });
-      else this.heap.push({ session, updates: [{ update: message.params.update, at }] });
+      if (last?.session === session) last?.updates.push({ update: message.params.update, at, size });
+      else this.heap.push({ session, updates: [{ update: message.params.update, at, size }] });
       this.flushSoon();
       return;
     }
     // What was said before is there before what comes now.
     this.flush();
     if (message.method === "_bus/session") this.sessions.event(message.params);
+    else if (ACCOUNT.has(message.method) && message.id === undefined) this.dispatch({ type: "account", kind: message.method, told: message.params, at: Date.now() });
     else if (message.method === "$/cancel_request") this.dispatch({ type: "withdrawn", rpc: message.params?.requestId, at: Date.now() });
     else if (message.method !== undefined && message.id !== undefined) this.sessions.asked(message);
   }

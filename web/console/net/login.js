@@ -1,4 +1,5 @@
-// How a page gets its token: the link's fragment has a code that is good once. The token stays in this tab.
+// How a page gets its token: the link's fragment has a code that is good once. The token stays in this tab, unless this browser is to be
+// told of questions while no page is open: then it stays in this browser.
 
 const TOKEN = "stdio-bus.token";
 const SCOPE = "stdio-bus.scope";
@@ -16,8 +17,8 @@ export const may = (scope, wanted) => SCOPES.indexOf(scope) >= SCOPES.indexOf(wa
 export async function login() {
   const code = /^#c=([^&]+)/.exec(location.hash)?.[1];
   if (code === undefined) {
-    const token = sessionStorage.getItem(TOKEN) ?? undefined;
-    return { token, scope: sessionStorage.getItem(SCOPE) ?? "", why: token ? undefined : "none" };
+    const { token, scope } = kept();
+    return { token, scope, why: token ? undefined : "none" };
   }
   // Neither history nor a look over the shoulder needs to have it.
   history.replaceState(null, "", location.pathname);
@@ -36,13 +37,28 @@ export async function login() {
 
 /** A tab that is in already stays in when it is given a link that is used up. */
 function refused() {
-  const token = sessionStorage.getItem(TOKEN) ?? undefined;
-  return { token, scope: sessionStorage.getItem(SCOPE) ?? "", why: /** @type {const} */ ("refused") };
+  return { ...kept(), why: /** @type {const} */ ("refused") };
+}
+
+/** The token of this tab, else the one that this browser keeps. */
+function kept() {
+  const place = sessionStorage.getItem(TOKEN) ? sessionStorage : localStorage;
+  return { token: place.getItem(TOKEN) ?? undefined, scope: place.getItem(SCOPE) ?? "" };
+}
+
+/** Keeps a token for all pages of this browser, or none any more. @param {string | null} token @param {string} [scope] */
+export function keepToken(token, scope = "") {
+  localStorage.removeItem(TOKEN);
+  localStorage.removeItem(SCOPE);
+  if (!token) return;
+  localStorage.setItem(TOKEN, token);
+  localStorage.setItem(SCOPE, scope);
 }
 
 export function logout() {
   sessionStorage.removeItem(TOKEN);
   sessionStorage.removeItem(SCOPE);
+  keepToken(null);
 }
 
 /** Whether the door still takes the token: a WebSocket that is refused does not say why. @param {string} token */

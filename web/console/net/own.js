@@ -25,8 +25,26 @@ export class OwnSessions {
     this.bus.flush();
     const { modes = null, models = null, configOptions: options = [] } = opened;
     this.bus.dispatch({ type: "opened", session, modes, models, options, role: "owner", owner: this.bus.state.link.me, history: "full", cwd, pool });
+    this.bus.dispatch({ type: "offer", pool, modes, models, options });
     const label = await this.named(session);
     this.mine = [...this.mine.filter((one) => one.id !== session), { id: session, pool, cwd, label }].slice(-50);
+    this.remember();
+    this.bus.poll();
+    return label;
+  }
+
+  /** Opens a copy of a session, in which what was said so far stands too. @param {any} original @returns {Promise<string>} its label */
+  async fork(original) {
+    const { pool, cwd = "/", label: from } = original;
+    await this.bus.initialize(pool);
+    const opened = await this.bus.ask("session/fork", { sessionId: original.id, cwd, mcpServers: [] });
+    const { sessionId: session, modes = original.modes, models = original.models, configOptions: options = original.options } = opened;
+    const { items, next, size, children, terminals, places, commands, hasDiffs } = this.bus.state.sessions[original.id] ?? original;
+    this.bus.dispatch({ type: "opened", session, items, next, size, children, terminals, places: new Map(places), commands, hasDiffs, modes, models, options, role: "owner", owner: this.bus.state.link.me, history: "full", cwd, pool });
+    this.bus.dispatch({ type: "item", session, item: { kind: "note", at: Date.now(), text: `A copy of ${from} begins here.` } });
+    this.bus.flush();
+    const label = await this.named(session);
+    this.mine = [...this.mine, { id: session, pool, cwd, label }].slice(-50);
     this.remember();
     this.bus.poll();
     return label;
@@ -72,17 +90,28 @@ export class OwnSessions {
       const isHere = this.bus.state.route.id === own.label;
       this.mine = this.mine.map((one) => (one.id === own.id ? { ...one, label } : one));
       this.remember();
-      if (isHere) this.bus.dispatch({ type: "route", route: { place: "sessions", id: label } });
+      if (isHere) this.bus.dispatch({ type: "route", route: { ...this.bus.state.route, place: "sessions", id: label } });
     }
     return id;
   }
 
-  /** The bus was started anew: the agent tells the session again. @param {Own} own */
-  async load({ id, cwd, pool }) {
+  /** Goes on with a past session, which is of this page from now on. @param {{id: string, pool: string, cwd: string, method: string}} wants @returns {Promise<string>} its label */
+  async resume({ id, pool, cwd, method }) {
+    const own = { id, pool, cwd, label: "" };
+    await this.load(own, method);
+    const { label } = this.bus.state.sessions[id];
+    this.mine = [...this.mine.filter((one) => one.id !== id), { ...own, label }].slice(-50);
+    this.remember();
+    this.bus.poll();
+    return label;
+  }
+
+  /** The bus was started anew, or the session is a past one: the agent opens it again. @param {Own} own @param {string} [method] */
+  async load({ id, cwd, pool }, method = "session/load") {
     await this.bus.initialize(pool);
     this.bus.dispatch({ type: "opened", session: id, loading: true, history: "full", cwd, pool });
     this.bus.sessions.told.add(id);
-    const loaded = await this.bus.ask("session/load", { sessionId: id, cwd, mcpServers: [], _meta: { "bus/pool": pool } });
+    const loaded = await this.bus.ask(method, { sessionId: id, cwd, mcpServers: [], _meta: { "bus/pool": pool } });
     this.bus.flush();
     const { modes = null, models = null, configOptions: options = [] } = loaded ?? {};
     this.bus.dispatch({ type: "session", session: id, modes, models, options });

@@ -16,7 +16,7 @@ export const LOST = { code: -32050, message: "the connection to the bus was lost
 export class Peer {
   /**
    * @param {string} token
-   * @param {{opened: () => void, heard: (message: any) => void, closed: (wasOpen: boolean, code: number) => void}} events
+   * @param {{opened: () => void, heard: (message: any, size: number) => void, closed: (wasOpen: boolean, code: number) => void}} events
    */
   constructor(token, events) {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
@@ -48,11 +48,11 @@ export class Peer {
     if (message.method === undefined && this.waiting.has(message.id)) {
       const { done, failed } = /** @type {any} */ (this.waiting.get(message.id));
       this.waiting.delete(message.id);
-      this.events.heard(message);
+      this.events.heard(message, text.length);
       if (message.error) failed(new Fault(message.error));
       else done(message.result);
     } else if (message.method !== undefined) {
-      this.events.heard(message);
+      this.events.heard(message, text.length);
     }
   }
 

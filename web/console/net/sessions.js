@@ -1,5 +1,7 @@
 // The sessions that this page has joined: opening, joining, answering, prompting, leaving, coming back.
 
+import { rootOf } from "../state/questions.js";
+
 const KEPT = 4;
 const ATTENDED = 50;
 
@@ -24,7 +26,8 @@ export class Sessions {
 
   /** @param {string} id */
   isTold(id) {
-    return this.told.has(id) || !this.known[id];
+    const root = rootOf(this.bus.state, id);
+    return !root || this.told.has(id) || this.told.has(root.id);
   }
 
   /** The session with this label or id, as far as it is joined. @param {string | null} name */
@@ -36,12 +39,14 @@ export class Sessions {
   /** @param {string} id @param {any[]} updates */
   updated(id, updates) {
     if (this.leaving.has(id)) return;
-    if (!this.known[id]) {
+    if (!rootOf(this.bus.state, id)) {
       if (!this.joining) return;
       this.told.add(id);
       this.bus.dispatch({ type: "opened", session: id, loading: true });
     }
     this.bus.dispatch({ type: "updates", session: id, updates });
+    // The agent itself may have told that its turn is over.
+    if (updates.some(({ update }) => update?.sessionUpdate === "state_update")) this.bus.talk.next(id);
   }
 
   /**
@@ -108,6 +113,7 @@ export class Sessions {
     this.told.delete(id);
     const view = this.bus.state.list.find((one) => one.session === result.label);
     if (view) this.bus.dispatch({ type: "session", session: id, guests: view.guests });
+    if (typeof result.pool === "string") this.bus.dispatch({ type: "offer", pool: result.pool, modes: result.modes, models: result.models, options: result.configOptions });
     this.bus.dispatch({ type: "attached", session: id, result, mine: result.owner === this.bus.state.link.me });
     if (result.turn === "running") this.bus.dispatch({ type: "turn", session: id, turn: "running", at: Date.now() });
     this.here.add(id);
@@ -137,7 +143,7 @@ export class Sessions {
 
   /** @param {string} id */
   asks(id) {
-    return this.bus.state.questions.some((question) => question.session === id);
+    return this.bus.state.questions.some((question) => rootOf(this.bus.state, question.session)?.id === id);
   }
 
   /** @param {string} id */
@@ -181,7 +187,7 @@ export class Sessions {
     const session = this.known[id];
     const since = this.quietSince.get(`ask ${id}`);
     if (!since) return void this.quietSince.set(`ask ${id}`, Date.now());
-    if (Date.now() - since < 3000 || session?.triedForm || this.bus.handshake) return;
+    if (Date.now() - since < 3000 || session?.triedForm || this.bus.handshakes.size) return;
     this.bus.dispatch({ type: "session", session: id, triedForm: true });
     try {
       await this.bus.initialize();
@@ -212,15 +218,16 @@ export class Sessions {
       this.bus.peer?.send({ id: rpc, error });
       return;
     }
-    if (!this.known[session]) this.bus.dispatch({ type: "opened", session, loading: true });
-    const view = this.bus.state.list.find((one) => one.session === this.known[session]?.label);
-    const question = { key: `${session} ${rpc}`, rpc, session, method, params, at: this.askedAt(session, view), state: "open" };
+    if (!rootOf(this.bus.state, session)) this.bus.dispatch({ type: "opened", session, loading: true });
+    const root = /** @type {any} */ (rootOf(this.bus.state, session));
+    const view = this.bus.state.list.find((one) => one.session === root.label);
+    const question = { key: `${session} ${rpc}`, rpc, session, method, params, at: this.askedAt(root.id, view), state: "open" };
     this.bus.dispatch({ type: "asked", question, at: Date.now() });
     const pool = view?.pool ?? "An agent";
     this.bus.dispatch({ type: "say", text: `${pool} waits for you` });
     // Who only joined for the question has not heard what it is about, if the question itself does not say.
-    if (method === "session/request_permission" && !params.toolCall?.title && this.known[session].history === "pending") {
-      this.join(session, { history: "full" }).catch(() => undefined);
+    if (method === "session/request_permission" && !params.toolCall?.title && root.history === "pending") {
+      this.join(root.id, { history: "full" }).catch(() => undefined);
     }
   }
 
@@ -232,6 +239,7 @@ export class Sessions {
     if (turn === "idle" && this.bus.talk.working.has(session)) return;
     if (error) this.bus.dispatch({ type: "item", session, item: { kind: "error", at, error } });
     this.bus.dispatch({ type: "turn", session, at, turn, by, reason: error ? "error" : stopReason });
+    if (turn === "idle") this.bus.talk.next(session);
     if (turn === "idle" && known?.turn === "running") this.bus.dispatch({ type: "say", text: `${known.label}: the turn is over` });
   }
 

@@ -1,9 +1,11 @@
 // What a person says in a session: prompts, answers, settings, taking over.
 
-import { arrived, timesSaid } from "../state/outbox.js";
+import { arrived, nextQueued, timesSaid } from "../state/outbox.js";
 
 /** A prompt that is on its way for longer than this is shown as such. */
 const SLOW_MS = 600;
+/** A turn that goes on for so long after it was cancelled may never stop by itself. */
+export const STUCK_MS = 5000;
 
 export class Talk {
   /** @param {import("./bus.js").Bus} bus */
@@ -21,11 +23,26 @@ export class Talk {
     return true;
   }
 
-  /** @param {string} session @param {string} text */
-  prompt(session, text) {
+  /** While a turn runs, a prompt waits here, where it can still be changed. @param {string} session @param {string} text @param {any[]} [parts] */
+  prompt(session, text, parts = []) {
     const key = `${Date.now()} ${Math.random()}`;
-    this.bus.dispatch({ type: "out", entry: { key, session, text, state: "unsent" } });
+    const waits = this.bus.isAnswering && this.bus.state.sessions[session]?.turn === "running";
+    this.bus.dispatch({ type: "out", entry: { key, session, text, parts, state: waits ? "queued" : "unsent" } });
     this.sendAll();
+  }
+
+  /** The turn is over: the first prompt that waits here is next. @param {string} session */
+  next(session) {
+    const entry = nextQueued(this.bus.state, session);
+    if (!entry || !this.bus.isAnswering || !this.bus.sessions.here.has(session)) return;
+    this.bus.dispatch({ type: "outChanged", key: entry.key, state: "unsent" });
+    this.sendAll();
+  }
+
+  /** What was held after a stop goes on. @param {string} session */
+  goOn(session) {
+    this.bus.dispatch({ type: "outHeld", session, isHeld: false });
+    this.next(session);
   }
 
   /** Sends what waits for the connection, or for the session to be joined again. */
@@ -37,14 +54,17 @@ export class Talk {
   }
 
   /** @param {import("../state/outbox.js").Entry} entry */
-  async send({ key, session, text }) {
-    const call = this.bus.ask("session/prompt", { sessionId: session, prompt: [{ type: "text", text }] });
+  async send({ key, session, text, parts = [] }) {
+    const prompt = [...(text ? [{ type: "text", text }] : []), ...parts];
+    const call = this.bus.ask("session/prompt", { sessionId: session, prompt });
     this.bus.dispatch({ type: "outChanged", key, state: "sent", rpc: call.rpc, said: timesSaid(this.bus.state, session, text), isSlow: false });
     setTimeout(() => this.bus.dispatch({ type: "outChanged", key, isSlow: true }), SLOW_MS);
     this.bus.beat();
     try {
-      const { stopReason, usage } = (await call) ?? {};
-      this.ended(key, session, { reason: stopReason, usage });
+      const { stopReason, usage, messageId } = (await call) ?? {};
+      // In version 2 the answer only says that the agent has it, and the agent tells when the turn is over.
+      if (stopReason === undefined && messageId !== undefined) this.taken(key, session);
+      else this.ended(key, session, { reason: stopReason, usage });
     } catch (fault) {
       if (fault.reason === "disconnected") return;
       const error = { message: fault.message, code: fault.code, data: fault.data };
@@ -78,9 +98,9 @@ export class Talk {
   }
 
   /** The agent has the prompt, so it was said. @param {import("../state/outbox.js").Entry} entry */
-  begun({ key, session, text }) {
+  begun({ key, session, text, parts }) {
     this.bus.dispatch({ type: "outGone", key });
-    this.bus.dispatch({ type: "item", session, item: { kind: "user", text, at: Date.now(), mine: true } });
+    this.bus.dispatch({ type: "item", session, item: { kind: "user", text, parts, size: JSON.stringify(parts ?? []).length, at: Date.now(), mine: true } });
     this.bus.dispatch({ type: "turn", session, turn: "running", at: Date.now(), by: this.bus.state.link.me });
     this.working.set(session, [...(this.working.get(session) ?? []), key]);
   }
@@ -100,6 +120,16 @@ export class Talk {
     if (rest.length && working[0] !== key) return;
     this.bus.dispatch({ type: "turn", session, turn: "idle", at, reason, usage });
     if (rest.length) this.bus.dispatch({ type: "turn", session, turn: "running", at, by: this.bus.state.link.me });
+    else this.next(session);
+  }
+
+  /** The agent has a prompt, and says by itself when it is done with it. @param {string} key @param {string} session */
+  taken(key, session) {
+    const entry = this.find(key);
+    if (entry) this.begun(entry);
+    const rest = (this.working.get(session) ?? []).filter((one) => one !== key);
+    if (rest.length) this.working.set(session, rest);
+    else this.working.delete(session);
   }
 
   /** The connection is lost, and with it the answers. */
@@ -111,11 +141,22 @@ export class Talk {
   back(session) {
     for (const { key } of arrived(this.bus.state, session)) this.bus.dispatch({ type: "outGone", key });
     this.sendAll();
+    this.next(session);
   }
 
-  /** @param {string} session */
+  /** Cancels the turn. One that does not stop for it is said to be stuck. @param {string} session */
   stop(session) {
+    const stopAt = Date.now();
     this.bus.tell("session/cancel", { sessionId: session });
+    const known = this.bus.state.sessions[session];
+    this.bus.dispatch({ type: "session", session, stopAt: known?.stopAt || stopAt });
+    // Who stops a turn does not want the next one to begin by itself.
+    this.bus.dispatch({ type: "outHeld", session, isHeld: true });
+    if (known?.stopAt) return;
+    setTimeout(() => {
+      const now = this.bus.state.sessions[session];
+      if (now?.stopAt === stopAt && now.turn === "running") this.bus.dispatch({ type: "session", session, isStuck: true });
+    }, STUCK_MS);
   }
 
   /** Takes a prompt back. The bus answers one that waits there, which ends it. @param {import("../state/outbox.js").Entry} entry */
@@ -137,7 +178,13 @@ export class Talk {
     this.bus.dispatch({ type: "session", session, role: "owner" });
   }
 
-  /** Sets a mode, a model or an option. @param {string} session @param {"mode" | "model" | "option"} what @param {string} value @param {string} [option] */
+  /** Renames a session at its agent, which tells all who are in it. @param {string} session @param {string} title */
+  async rename(session, title) {
+    await this.bus.ask("session/set_title", { sessionId: session, title });
+    this.bus.dispatch({ type: "session", session, title });
+  }
+
+  /** Sets a mode, a model or an option. @param {string} session @param {"mode" | "model" | "option"} what @param {any} value @param {string} [option] */
   async choose(session, what, value, option) {
     const known = this.bus.state.sessions[session];
     const sessionId = session;
@@ -148,8 +195,8 @@ export class Talk {
       await this.bus.ask("session/set_model", { sessionId, modelId: value });
       this.bus.dispatch({ type: "session", session, models: { ...known.models, currentModelId: value } });
     } else {
-      const answer = await this.bus.ask("session/set_config_option", { sessionId, configId: option, value });
-      const options = answer?.configOptions ?? known.options.map((one) => (one.id === option ? { ...one, currentValue: value } : one));
+      const answer = await this.bus.ask("session/set_config_option", { sessionId, configId: option, value, ...(typeof value === "boolean" ? { type: "boolean" } : {}) });
+      const options = answer?.configOptions ?? known.options.map((one) => ((one.id ?? one.configId) === option ? { ...one, currentValue: value } : one));
       this.bus.dispatch({ type: "session", session, options });
     }
   }

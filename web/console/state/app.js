@@ -1,5 +1,6 @@
 // The store and the connection of this page, for those who show them and act on them.
 
+import { shallowEqual } from "../lib/dom.js";
 import { Bus } from "../net/bus.js";
 import { Store } from "./store.js";
 
@@ -8,21 +9,45 @@ export const bus = new Bus(store);
 
 const KEPT = "stdio-bus.kept";
 
-/** What was answered, and what was not sent yet, outlives a reload of this tab. */
+/** What was answered, what was not sent yet, and comments, outlive a reload of this tab. */
 export function keep() {
+  keepHere();
   try {
     dispatch({ type: "kept", ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") });
   } catch {
     sessionStorage.removeItem(KEPT);
   }
-  let { verdicts, outbox } = store.state;
+  let { verdicts, outbox, reviews } = store.state;
   store.subscribe((state) => {
-    if (state.verdicts === verdicts && state.outbox === outbox) return;
-    ({ verdicts, outbox } = state);
+    if (state.verdicts === verdicts && state.outbox === outbox && state.reviews === reviews) return;
+    ({ verdicts, outbox, reviews } = state);
     try {
-      sessionStorage.setItem(KEPT, JSON.stringify({ verdicts, outbox }));
+      sessionStorage.setItem(KEPT, JSON.stringify({ verdicts, outbox, reviews }));
     } catch {
       // What is longer than a browser keeps for a tab is there until the tab is loaded anew.
+    }
+  });
+}
+
+const HERE = "stdio-bus.here";
+
+/** Pins, names and folders are of this browser, and outlive the tab. */
+function keepHere() {
+  try {
+    dispatch({ type: "keptHere", ...JSON.parse(localStorage.getItem(HERE) ?? "{}") });
+  } catch {
+    localStorage.removeItem(HERE);
+  }
+  const parts = ({ marks, offers, folders, isGrouped }) => ({ marks, offers, folders, isGrouped });
+  let before = parts(store.state);
+  store.subscribe((state) => {
+    const now = parts(state);
+    if (shallowEqual(before, now)) return;
+    before = now;
+    try {
+      localStorage.setItem(HERE, JSON.stringify(now));
+    } catch {
+      // What a browser does not keep is there until the tab is loaded anew.
     }
   });
 }
@@ -48,7 +73,7 @@ export function note(text) {
   setTimeout(() => dispatch({ type: "untoast", key }), 4000);
 }
 
-const PLACES = ["waiting", "sessions", "pools", "wire", "new"];
+const PLACES = ["waiting", "sessions", "past", "pools", "wire", "new"];
 
 /** A part of the address as it is meant; one that means nothing stays as it is written, and is not found. @param {string} part */
 function decoded(part) {
@@ -61,11 +86,11 @@ function decoded(part) {
 
 /** The place that the address names. */
 export function routeOf(hash = location.hash) {
-  const [, place = "", id = ""] = hash.split("/");
-  return { place: PLACES.includes(place) ? place : "waiting", id: id ? decoded(id) : null };
+  const [, place = "", id = "", part = ""] = hash.split("/");
+  return { place: PLACES.includes(place) ? place : "waiting", id: id ? decoded(id) : null, part };
 }
 
-/** @param {string} place @param {string | null} [id] */
-export function go(place, id) {
-  location.hash = id ? `#/${place}/${encodeURIComponent(id)}` : `#/${place}`;
+/** @param {string} place @param {string | null} [id] @param {string} [part] */
+export function go(place, id, part) {
+  location.hash = `#/${[place, ...(id ? [encodeURIComponent(id)] : []), ...(part ? [part] : [])].join("/")}`;
 }

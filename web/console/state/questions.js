@@ -2,7 +2,7 @@
 
 import { put, without } from "../lib/table.js";
 import { verdictOf } from "./asked.js";
-import { addItem, changeItem, findCall, objects } from "./transcript.js";
+import { addItem, changedWithin, changeItem, findCall, objects, within } from "./transcript.js";
 
 /** @typedef {import("./reduce.js").State} State */
 /** @typedef {import("./transcript.js").Session} Session */
@@ -18,17 +18,33 @@ const VERDICTS = 200;
 /** Under which name it is kept what became of a tool call. @param {string} session @param {string} call */
 export const verdictKey = (session, call) => `${session} ${call}`;
 
-/** @param {State} state @param {string} id @param {(session: Session) => Session} by @returns {State} */
+/** The session that this page is in: the one with this id, or the one whose subagent it is. @param {State} state @param {string} id @returns {Session | undefined} */
+export function rootOf(state, id) {
+  return state.sessions[id] ?? Object.values(state.sessions).find((one) => within(one, id));
+}
+
+/** The session with this id, of a subagent too. @param {State} state @param {string} id @returns {Session | undefined} */
+export function sessionOf(state, id) {
+  const root = rootOf(state, id);
+  return (root && within(root, id)) ?? undefined;
+}
+
+/** Changes a session wherever it is shown: by itself, or as a subagent of another. @param {State} state @param {string} id @param {(session: Session) => Session} by @returns {State} */
 export function change(state, id, by) {
-  const known = state.sessions[id];
-  return known ? { ...state, sessions: put(state.sessions, id, by(known)) } : state;
+  let { sessions } = state;
+  for (const key of Object.keys(sessions)) {
+    const known = sessions[key];
+    const next = known.id === id || Object.keys(known.children).length ? changedWithin(known, id, by) : null;
+    if (next && next !== known) sessions = put(sessions, key, next);
+  }
+  return sessions === state.sessions ? state : { ...state, sessions };
 }
 
 /** @param {State} state @param {Question} question @param {number} at now; the question may be older @returns {State} */
 export function ask(state, question, at) {
   // What this page let go of may be asked of it once more; it has its old place then. Two that are open are two questions, however
   // much they are alike.
-  const items = state.sessions[question.session]?.items ?? [];
+  const items = sessionOf(state, question.session)?.items ?? [];
   const before = items.findLast((item) => item.question?.state === "unasked" && JSON.stringify(item.question.params) === JSON.stringify(question.params));
   const next = { ...state, questions: [...state.questions, before ? { ...question, at: before.question.at } : question], armedAt: at };
   if (before) return change(next, question.session, (known) => changeItem(known, before.key, { question: next.questions[next.questions.length - 1] }));
@@ -37,9 +53,10 @@ export function ask(state, question, at) {
 
 /** The page is no longer asked, without anybody having answered. @param {State} state @param {string | null} session `null`: in all @returns {State} */
 export function unask(state, session) {
-  let next = { ...state, questions: state.questions.filter((one) => session !== null && one.session !== session) };
+  const isOver = (one) => session === null || rootOf(state, one.session)?.id === session;
+  let next = { ...state, questions: state.questions.filter((one) => !isOver(one)) };
   for (const question of state.questions) {
-    if (session !== null && question.session !== session) continue;
+    if (!isOver(question)) continue;
     next = change(next, question.session, (known) => shownAs(known, { ...question, state: "unasked" }));
   }
   return next;
@@ -110,8 +127,10 @@ function withVerdict(state, { session, params, verdict, choice, by }) {
 /** The tool call is drawn anew. @param {State} state @param {string} session @param {unknown} call @returns {State} */
 function touched(state, session, call) {
   return change(state, session, (known) => {
-    const where = typeof call === "string" ? findCall(known, call, 2000) : -1;
-    return where < 0 ? known : changeItem(known, known.items[where].key, {});
+    const where = typeof call === "string" ? findCall(known, call) : -1;
+    if (where >= 0 || typeof call !== "string") return where < 0 ? known : changeItem(known, known.items[where].key, {});
+    const child = Object.values(known.children).find((one) => findCall(one, call) >= 0);
+    return (child && changedWithin(known, child.id, (one) => changeItem(one, one.items[findCall(one, call)].key, {}))) ?? known;
   });
 }
 

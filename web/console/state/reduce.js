@@ -1,10 +1,16 @@
 // The one place where the state of the page changes. Pure: (state, action) gives the next state.
 
 import { mapped, put, table, without } from "../lib/table.js";
-import { restored, stranded } from "./outbox.js";
-import { ask, change, decide, decidedBy, unask, unfold, withdraw } from "./questions.js";
+import { moved, restored, stranded } from "./outbox.js";
+import { ask, change, decide, decidedBy, rootOf, unask, unfold, withdraw } from "./questions.js";
+import { lastFolders, offered, readOffers } from "./offers.js";
+import { changedReview, newReview, restoredReviews } from "./review.js";
+import { marked, readMarks } from "./triage.js";
 import { addEvents, newWire } from "./wire.js";
-import { addItem, addUpdates, beginTurn, changeItem, endTurn, newSession } from "./transcript.js";
+import { newNotices } from "./notices.js";
+import { changedPast, newPast } from "./past.js";
+import { addItem, beginTurn, changedWithin, changeItem, endTurn, newSession } from "./transcript.js";
+import { addUpdates } from "./updates.js";
 
 /** @typedef {import("./transcript.js").Session} Session */
 /** @typedef {import("./questions.js").Question} Question */
@@ -14,19 +20,27 @@ const TOASTS = 4;
 
 export const initial = () => ({
   link: { status: "connecting", lastWord: 0, since: 0, scope: "", me: "", why: "", version: "", pools: /** @type {string[]} */ ([]) },
-  route: { place: "waiting", id: /** @type {string | null} */ (null) },
+  route: { place: "waiting", id: /** @type {string | null} */ (null), part: "" },
   status: /** @type {any} */ (null),
   trends: /** @type {Record<string, {p50: number, p99: number, rate: number}[]>} */ (table()),
   list: /** @type {any[]} */ ([]),
   listed: false,
+  listState: "all",
+  isGrouped: false,
+  marks: /** @type {import("./triage.js").Marks} */ (table()),
+  offers: /** @type {Record<string, import("./offers.js").Offer>} */ (table()),
+  folders: /** @type {string[]} */ ([]),
+  newPool: "",
   filters: /** @type {Record<string, string>} */ ({ sessions: "", wire: "", pools: "" }),
   sessions: /** @type {Record<string, Session>} */ (table()),
   questions: /** @type {Question[]} */ ([]),
   answered: /** @type {Question[]} */ ([]),
   verdicts: /** @type {Record<string, import("./questions.js").Verdict>} */ (table()),
   outbox: /** @type {import("./outbox.js").Entry[]} */ ([]),
+  reviews: /** @type {Record<string, import("./review.js").Review>} */ (table()),
   armedAt: 0,
   unshared: /** @type {Record<string, string>} */ (table()),
+  account: /** @type {Record<string, {told: any, at: number}>} */ (table()),
   wire: newWire(),
   wireOn: false,
   wireRow: /** @type {number | null} */ (null),
@@ -36,6 +50,9 @@ export const initial = () => ({
   dialogs: 0,
   said: "",
   isBeginning: false,
+  past: newPast(),
+  notices: newNotices(),
+  primer: /** @type {{pool: string, cwd: string, text: string} | null} What the form of a new session is filled in with. */ (null),
   openPools: /** @type {Record<string, boolean>} */ (table()),
 });
 
@@ -55,6 +72,9 @@ const HANDLERS = table({
   // Each dialog that opens has a number of its own, so that one that closes late does not take the next along.
   dialog: (state, { dialog }) => ({ ...state, dialog: dialog && { serial: state.dialogs, ...dialog }, dialogs: state.dialogs + 1 }),
   dialogClosed: (state, { serial }) => (state.dialog?.serial === serial ? { ...state, dialog: null } : state),
+  past: (state, { type: _, ...action }) => ({ ...state, past: changedPast(state.past, action) }),
+  notices: (state, { notices }) => ({ ...state, notices: { ...state.notices, ...notices } }),
+  primer: (state, { primer }) => ({ ...state, primer }),
   beginning: (state, { on }) => ({ ...state, isBeginning: on }),
   say: (state, { text }) => ({ ...state, said: text }),
   pool: (state, { id }) => ({ ...state, openPools: put(state.openPools, id, !state.openPools[id]) }),
@@ -77,23 +97,42 @@ const HANDLERS = table({
     change(state, session, (known) => ({
       ...known, label: result.label ?? known.label, role: mine ? "owner" : result.role, owner: result.owner ?? null,
       truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false, title: result.title ?? known.title,
-      modes: result.modes ?? known.modes, models: result.models ?? known.models, options: result.configOptions ?? known.options,
+      pool: result.pool ?? known.pool, cwd: result.folder ?? known.cwd, modes: result.modes ?? known.modes, models: result.models ?? known.models, options: result.configOptions ?? known.options,
     })),
   opened: (state, { session, ...more }) => ({ ...state, sessions: put(state.sessions, session, newSession(session, more)) }),
+  // What the agent of a pool offers: told with the handshake, and with each session.
+  offer: (state, { type: _, pool, ...more }) => ({ ...state, offers: offered(state.offers, pool, more) }),
+  folder: (state, { cwd }) => ({ ...state, folders: lastFolders(state.folders, cwd) }),
+  newPool: (state, { pool }) => ({ ...state, newPool: pool }),
+  mark: (state, { key, mark }) => ({ ...state, marks: marked(state.marks, key, mark) }),
+  listState: (state, { state: chosen }) => ({ ...state, listState: chosen }),
+  grouped: (state, { on }) => ({ ...state, isGrouped: on }),
+  // What this browser keeps for all its tabs.
+  keptHere: (state, { marks, offers, folders, isGrouped }) => ({ ...state, marks: readMarks(marks), offers: readOffers(offers), folders: lastFolders(folders), isGrouped: isGrouped === true }),
   session: (state, { session, type: _, ...more }) => change(state, session, (known) => ({ ...known, ...more })),
-  dropped: (state, { session }) => ({ ...state, sessions: without(state.sessions, session), questions: state.questions.filter((question) => question.session !== session) }),
+  dropped: (state, { session }) => ({ ...state, sessions: without(state.sessions, session), questions: state.questions.filter((question) => rootOf(state, question.session)?.id !== session) }),
   unasked: (state, { session }) => unask(state, session),
+  // What an agent tells of its account, and of no session: the last word of each kind.
+  account: (state, { kind, told, at }) => ({ ...state, account: put(Object.keys(state.account).length < 20 || kind in state.account ? state.account : table(), kind, { told, at }) }),
   updates: (state, { session, updates }) => change(state, session, (known) => addUpdates(known, updates)),
   item: (state, { session, item }) => change(state, session, (known) => addItem(known, item)),
-  toggle: (state, { session, key, open }) => change(state, session, (known) => changeItem(known, key, { open })),
+  toggle: (state, { session, key, open }) => {
+    const read = state.past.open;
+    const by = (known) => changeItem(known, key, { open });
+    const next = read && changedWithin(read.session, session, by);
+    return next ? { ...state, past: { ...state.past, open: { ...read, session: next } } } : change(state, session, by);
+  },
   turn: (state, { session, at, turn, by, reason, usage }) =>
     change(state, session, (known) => (turn === "running" ? beginTurn(known, at, by ?? null) : endTurn(known, at, reason, usage))),
   out: (state, { entry }) => ({ ...state, outbox: [...state.outbox, entry] }),
   outChanged: (state, { key, type: _, ...more }) =>
     state.outbox.some((one) => one.key === key) ? { ...state, outbox: state.outbox.map((one) => (one.key === key ? { ...one, ...more } : one)) } : state,
+  outHeld: (state, { session, isHeld }) => ({ ...state, outbox: state.outbox.map((one) => (one.session === session && one.state === "queued" ? { ...one, isHeld } : one)) }),
+  outMoved: (state, { key, step }) => ({ ...state, outbox: moved(state.outbox, key, step) }),
   outGone: (state, { key }) => ({ ...state, outbox: state.outbox.filter((one) => one.key !== key) }),
   // What this tab kept before it was loaded anew.
-  kept: (state, { verdicts, outbox }) => ({ ...state, verdicts: table(verdicts), outbox: restored(outbox) }),
+  kept: (state, { verdicts, outbox, reviews }) => ({ ...state, verdicts: table(verdicts), outbox: restored(outbox), reviews: restoredReviews(reviews) }),
+  review: (state, { type: _, session, ...action }) => ({ ...state, reviews: put(state.reviews, session, changedReview(state.reviews[session] ?? newReview(), action)) }),
   event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at, state.link.me)),
 
   asked: (state, { question, at }) => listed(ask(state, question, at ?? question.at), state.list),
@@ -108,7 +147,7 @@ const HANDLERS = table({
 function askedHere(state) {
   const counts = new Map();
   for (const { session } of state.questions) {
-    const label = state.sessions[session]?.label;
+    const label = rootOf(state, session)?.label;
     counts.set(label, (counts.get(label) ?? 0) + 1);
   }
   return counts;

@@ -1,40 +1,25 @@
 // One session as this page knows it: who is there, what was said, what waits. Pure: every function returns a new session.
 
-import { look, table } from "../lib/table.js";
+import { put, table } from "../lib/table.js";
 
-/** @typedef {{id: string, title: string, kind: string, status: string, content: any[], locations: any[], input: any, output: any, terminal: string, at: number, end: number}} ToolCall */
-/** @typedef {{key: number, kind: string, at: number, end?: number, text?: string, calls?: ToolCall[], open?: boolean, [more: string]: any}} Item */
-/** @typedef {{id: string, label: string, role: string, owner: string | null, guests: {client: string, role: string}[], turn: string, turnBy: string | null, turnAt: number, truncated: boolean, loading: boolean, items: Item[], next: number, plan: any[], modes: any, models: any, options: any[], commands: any[], title: string, usage: any, history?: string, triedForm?: boolean, cwd?: string, pool?: string}} Session */
+/** @typedef {{command: string, cwd: string, output: string, exit: any}} Terminal */
+/** @typedef {{id: string, name?: string, title: string, kind: string, status: string, content: any[], locations: any[], input: any, output: any, terminal: string, terminals?: Record<string, Terminal>, child?: string, at: number, end: number}} ToolCall */
+/** @typedef {{key: number, kind: string, at: number, end?: number, text?: string, parts?: any[], calls?: ToolCall[], open?: boolean, size?: number, [more: string]: any}} Item */
+/**
+ * `children` are the transcripts of subagents, each a session of its own; `size` is about how many characters are kept, `max` how many at most, and `room` how many subagents. `places` remembers where
+ * things stand that have a name; it is only a help to find them, and each is looked at before it is believed.
+ * @typedef {{id: string, label: string, role: string, owner: string | null, guests: {client: string, role: string}[], turn: string, turnBy: string | null, turnAt: number, truncated: boolean, loading: boolean, items: Item[], next: number, size: number, max: number, room: number, children: Record<string, Session>, terminals: Record<string, Terminal & {key: number}>, places: Map<string, number>, background: any[], modes: any, models: any, options: any[], commands: any[], title: string, usage: any, history?: string, triedForm?: boolean, cwd?: string, pool?: string, stopAt?: number, isStuck?: boolean, hasDiffs?: boolean}} Session
+ */
 
 export const MAX_ITEMS = 20_000;
-export const MAX_TEXT = 12_000;
-export const MAX_TERMINAL = 128 << 10;
-/** Calls of these kinds that follow each other are one line. */
-const RUNS = new Set(["read", "search", "fetch"]);
+/** What is kept of one session, in characters: about what a tab can hold of a few of them. */
+export const MAX_SIZE = 48e6;
 
 /** @param {string} id @param {Partial<Session>} [more] @returns {Session} */
 export const newSession = (id, more) => ({
   id, label: "", role: "control", owner: null, guests: [], turn: "idle", turnBy: null, turnAt: 0, truncated: false, loading: false,
-  items: [], next: 0, plan: [], modes: null, models: null, options: [], commands: [], title: "", usage: null, ...more,
+  items: [], next: 0, size: 0, max: MAX_SIZE, room: 32, children: table(), terminals: table(), places: new Map(), background: [], modes: null, models: null, options: [], commands: [], title: "", usage: null, ...more,
 });
-
-/**
- * Adds many updates at once, so that the list is copied once.
- * @param {Session} session
- * @param {{update: any, at: number}[]} updates `at` is 0 for what is told again.
- */
-export function addUpdates(session, updates) {
-  const draft = { ...session, items: session.items.slice() };
-  for (const { update, at } of updates) {
-    try {
-      addUpdate(draft, update ?? {}, at);
-    } catch (fault) {
-      // One that makes no sense is kept as it is; those before and after it are shown.
-      push(draft, { kind: "unshown", at, update, why: String(fault) });
-    }
-  }
-  return trimmed(draft);
-}
 
 /** @param {Session} session @param {Partial<Item> & {kind: string}} item */
 export function addItem(session, item) {
@@ -53,16 +38,23 @@ export function changeItem(session, key, change) {
 }
 
 /** Items are numbered in their order, and the first ones may be gone. @param {Session} session @param {number} key */
-function place(session, key) {
+export function place(session, key) {
   const at = session.items.length ? key - session.items[0].key : -1;
   return at >= 0 && at < session.items.length ? at : -1;
 }
 
 /** @param {Session} draft @param {Partial<Item> & {kind: string}} item */
-function push(draft, item) {
+export function push(draft, item) {
   closeLast(draft, item.end ?? item.at ?? 0);
   draft.items.push({ at: 0, ...item, key: draft.next });
   draft.next += 1;
+  draft.size += item.size ?? 0;
+}
+
+/** @param {Session} draft @param {number} where @param {Item} item */
+export function replace(draft, where, item) {
+  draft.size += (item.size ?? 0) - (draft.items[where].size ?? 0);
+  draft.items[where] = item;
 }
 
 /** What was said before something else begins has ended. @param {Session} draft @param {number} at */
@@ -71,47 +63,44 @@ function closeLast(draft, at) {
   if (last && last.text !== undefined && !last.end && at) draft.items[draft.items.length - 1] = { ...last, end: at };
 }
 
-/** @param {Session} draft */
-function trimmed(draft) {
-  if (draft.items.length > MAX_ITEMS) {
-    draft.items = draft.items.slice(draft.items.length - MAX_ITEMS + 1000);
-    draft.truncated = true;
+/** The oldest goes when there is too much. @param {Session} draft */
+export function trimmed(draft) {
+  let from = draft.items.length > MAX_ITEMS ? draft.items.length - MAX_ITEMS + 1000 : 0;
+  if (draft.size > draft.max) {
+    let size = draft.size;
+    for (let at = 0; at < from; at++) size -= draft.items[at].size ?? 0;
+    // The last one stays, however long it is.
+    while (size > 0.75 * draft.max && from < draft.items.length - 1) size -= draft.items[from++].size ?? 0;
+    draft.size = size;
   }
+  if (from === 0) return draft;
+  draft.items = draft.items.slice(from);
+  draft.truncated = true;
   return draft;
 }
 
-const SPEAKERS = table({ user_message_chunk: "user", agent_message_chunk: "agent", agent_thought_chunk: "thought" });
+/** Tables that nobody else has yet, so that they may be changed in place. @type {WeakSet<any>} */
+let fresh = new WeakSet();
 
-/** @param {Session} draft @param {any} update @param {number} at */
-function addUpdate(draft, update, at) {
-  const kind = update.sessionUpdate;
-  const speaker = look(SPEAKERS, kind);
-  if (speaker) return addChunk(draft, speaker, update, at);
-  if (kind === "tool_call" || kind === "tool_call_update") return addCall(draft, update, at);
-  if (kind === "plan") return addPlan(draft, update, at);
-  if (kind === "available_commands_update") draft.commands = objects(update.availableCommands).filter((command) => typeof command.name === "string");
-  else if (kind === "current_mode_update") draft.modes = { ...draft.modes, currentModeId: update.currentModeId };
-  else if (kind === "config_option_update" || kind === "config_options_update") draft.options = objects(update.configOptions);
-  else if (kind === "session_info_update") draft.title = typeof update.title === "string" ? update.title : draft.title;
-  else if (kind === "usage_update") draft.usage = { ...draft.usage, ...update, sessionUpdate: undefined };
+/** A draft begins: what was made before is somebody's. @param {Session} session @returns {Session} */
+export function drafted(session) {
+  fresh = new WeakSet();
+  return { ...session, items: session.items.slice() };
 }
 
-/** @param {Session} draft @param {string} kind @param {any} update @param {number} at */
-function addChunk(draft, kind, update, at) {
-  const said = contentText(update.content);
-  const last = draft.items.at(-1);
-  const isSame = last?.kind === kind && (!update.messageId || !last.message || last.message === update.messageId);
-  // A long text goes on in another item at the end of a line, so that one item is never expensive to show.
-  const isFull = isSame && (last?.text?.length ?? 0) > MAX_TEXT && /\n\n\s*$/.test((last?.text ?? "").slice(-4));
-  const isTooLong = isSame && (last?.text?.length ?? 0) > 4 * MAX_TEXT;
-  if (last && isSame && !isFull && !isTooLong && !(kind === "user" && last.mine)) {
-    draft.items[draft.items.length - 1] = { ...last, text: last.text + said };
-    return;
-  }
-  push(draft, { kind, text: said, at, message: update.messageId, goesOn: isFull || isTooLong });
+/** A table of a draft, to be changed. @param {Session} draft @param {"children" | "terminals"} name @returns {Record<string, any>} */
+export function owned(draft, name) {
+  if (!fresh.has(draft[name])) fresh.add((draft[name] = /** @type {any} */ (table(/** @type {any} */ (draft[name])))));
+  return draft[name];
 }
 
-/** What can be shown of a block of content. @param {any} content @returns {string} */
+/** Agents may send anything; what is shown has the shape that it should. @param {any} value @returns {any[]} */
+export const objects = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
+
+/** @param {any} value @param {string} [otherwise] @returns {string} */
+export const text = (value, otherwise = "") => (typeof value === "string" ? value : otherwise);
+
+/** What can be said in words of a block of content. @param {any} content @returns {string} */
 export function contentText(content) {
   if (!content || typeof content !== "object") return typeof content === "string" ? content : "";
   if (content.type === "text") return String(content.text ?? "");
@@ -120,82 +109,62 @@ export function contentText(content) {
   return `[${content.type ?? "content"}]`;
 }
 
-/** @param {Session} draft @param {any} update @param {number} at */
-function addCall(draft, update, at) {
-  const id = String(update.toolCallId);
-  const where = findCall(draft, id, update.sessionUpdate === "tool_call" ? 50 : 2000);
-  if (where >= 0) {
-    const item = draft.items[where];
-    const calls = (item.calls ?? []).map((call) => (call.id === id ? changedCall(call, update, at) : call));
-    draft.items[where] = { ...item, calls };
-    return;
+/** The session with this id: this one, or that of a subagent of it. @param {Session} session @param {string} id @param {number} [depth] @returns {Session | null} */
+export function within(session, id, depth = 0) {
+  if (session.id === id) return session;
+  for (const child of depth < DEPTH ? Object.values(session.children) : []) {
+    const found = within(child, id, depth + 1);
+    if (found) return found;
   }
-  const call = changedCall(
-    { id, title: "", kind: "other", status: "pending", content: [], locations: [], input: undefined, output: undefined, terminal: "", at, end: 0 },
-    update,
-    at,
-  );
-  const last = draft.items.at(-1);
-  if (last?.kind === "tools" && RUNS.has(call.kind) && last.calls?.[0].kind === call.kind && last.calls.length < 100) {
-    draft.items[draft.items.length - 1] = { ...last, calls: [...last.calls, call] };
-    return;
-  }
-  push(draft, { kind: "tools", calls: [call], at });
+  return null;
 }
 
-/** Where a call is, not further back than this. @param {Session} session @param {string} id @param {number} depth */
-export function findCall(session, id, depth) {
-  const last = session.items.length - 1;
-  for (let at = last; at >= 0 && at > last - depth; at--) {
-    if (session.items[at].calls?.some((call) => call.id === id)) return at;
+/** Subagents of subagents, so deep. */
+const DEPTH = 6;
+
+/** The same with that session changed; null if it is not among them. @param {Session} session @param {string} id @param {(session: Session) => Session} by @param {number} [depth] @returns {Session | null} */
+export function changedWithin(session, id, by, depth = 0) {
+  if (session.id === id) return by(session);
+  for (const key of depth < DEPTH ? Object.keys(session.children) : []) {
+    const next = changedWithin(session.children[key], id, by, depth + 1);
+    if (next) return next === session.children[key] ? session : { ...session, children: put(session.children, key, next) };
   }
-  return -1;
+  return null;
 }
 
-/** @param {ToolCall} call @param {any} update @param {number} at @returns {ToolCall} */
-export function changedCall(call, update, at) {
-  const status = text(update.status, call.status);
-  const isOver = status === "completed" || status === "failed" || status === "cancelled";
-  const terminal = update._meta?.terminal_output?.data;
-  return {
-    ...call,
-    title: text(update.title, call.title),
-    kind: text(update.kind, call.kind),
-    status,
-    content: objects(update.content ?? call.content),
-    locations: objects(update.locations ?? call.locations).filter((place) => typeof place.path === "string"),
-    input: update.rawInput ?? call.input,
-    output: update.rawOutput ?? call.output,
-    terminal: typeof terminal === "string" ? (call.terminal + terminal).slice(-MAX_TERMINAL) : call.terminal,
-    end: isOver && !call.end ? at : call.end,
-  };
+/** So many places of things that have a name are remembered. */
+const PLACES = 10_000;
+
+/** The next item has this name. @param {Session} draft @param {string} name @param {number} [key] */
+export function remember(draft, name, key = draft.next) {
+  if (draft.places.size >= PLACES) draft.places = new Map([...draft.places].slice(PLACES / 2));
+  draft.places.set(name, key);
 }
 
-/** A plan is one item that changes, as long as the turn goes on. @param {Session} draft @param {any} update @param {number} at */
-function addPlan(draft, update, at) {
-  draft.plan = objects(update.entries);
-  for (let where = draft.items.length - 1; where >= 0 && where > draft.items.length - 200; where--) {
-    const item = draft.items[where];
-    if (item.kind === "user" || item.kind === "turn") break;
-    if (item.kind === "plan") {
-      draft.items[where] = { ...item, entries: draft.plan };
-      return;
-    }
+/** Where a call is, if it is still there. @param {Session} session @param {string} id */
+export function findCall(session, id) {
+  const key = session.places.get(`call ${id}`);
+  const where = key === undefined ? -1 : place(session, key);
+  return where >= 0 && session.items[where].calls?.some((call) => call.id === id) ? where : -1;
+}
+
+/** A call of the session or of one of its subagents. @param {Session | undefined} session @param {unknown} id @param {number} [depth] @returns {ToolCall | undefined} */
+export function callOf(session, id, depth = 0) {
+  if (!session || typeof id !== "string") return undefined;
+  const item = session.items.findLast((one) => one.calls?.some((call) => call.id === id));
+  if (item) return item.calls?.find((one) => one.id === id);
+  for (const child of depth < DEPTH ? Object.values(session.children) : []) {
+    const found = callOf(child, id, depth + 1);
+    if (found) return found;
   }
-  push(draft, { kind: "plan", entries: draft.plan, at });
+  return undefined;
 }
 
-/** Agents may send anything; what is shown has the shape that it should. @param {any} value @returns {any[]} */
-export const objects = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
-
-/** @param {any} value @param {string} otherwise @returns {string} */
-const text = (value, otherwise) => (typeof value === "string" ? value : otherwise);
-
-/** The turn is over. @param {Session} session @param {number} at @param {string | undefined} reason @param {any} [usage] */
+/** The turn is over. @param {Session} session @param {number} at @param {string | undefined} reason @param {any} [usage] @returns {Session} */
 export function endTurn(session, at, reason, usage) {
   const more = usage ? { usage: { ...session.usage, ...usage } } : {};
   if (session.turn !== "running") return { ...session, ...more };
-  const draft = { ...session, ...more, turn: "idle", turnBy: null, items: session.items.slice() };
+  const draft = { ...session, ...more, turn: "idle", turnBy: null, stopAt: 0, isStuck: false, items: session.items.slice() };
   const took = at && session.turnAt ? at - session.turnAt : 0;
   push(draft, { kind: "turn", at: session.turnAt, end: at, reason: reason ?? "", took });
   return draft;
@@ -210,17 +179,3 @@ export function beginTurn(session, at, by) {
 
 /** What a session is called: its title, else how its first prompt begins. @param {Session} session */
 export const nameOf = (session) => session.title || (session.items.find((item) => item.kind === "user")?.text ?? "").trim().split("\n")[0].slice(0, 80);
-
-/** What was said so far as Markdown. @param {Session} session @param {(call: ToolCall) => string} describe */
-export function toMarkdown(session, describe) {
-  const out = [`# ${session.title || session.label}`];
-  for (const item of session.items) {
-    if (item.kind === "user") out.push(`## ${item.by ?? "User"}\n\n${item.text}`);
-    else if (item.kind === "agent") out.push(item.text ?? "");
-    else if (item.kind === "thought") out.push((item.text ?? "").split("\n").map((line) => `> ${line}`).join("\n"));
-    else if (item.kind === "tools") out.push((item.calls ?? []).map((call) => `- ${describe(call)}`).join("\n"));
-    else if (item.kind === "plan") out.push(item.entries.map((entry) => `- [${entry.status === "completed" ? "x" : " "}] ${entry.content}`).join("\n"));
-    else if (item.kind === "error") out.push(`**Error:** ${item.text}`);
-  }
-  return out.join("\n\n") + "\n";
-}

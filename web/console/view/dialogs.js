@@ -2,7 +2,9 @@
 
 import { classes, h } from "../lib/dom.js";
 import { visible } from "../lib/text.js";
-import { bus, dispatch, go } from "../state/app.js";
+import { attempt, bus, dispatch, go, store } from "../state/app.js";
+import { can } from "../state/offers.js";
+import { begins, withCode } from "./parts.js";
 import { titlesOf } from "./sessions.js";
 
 const close = () => dispatch({ type: "dialog", dialog: null });
@@ -18,21 +20,42 @@ function opened(el) {
 
 /** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
 export function Dialog({ dialog, state }) {
-  const props = { key: dialog.serial, class: `dialog ${dialog.kind}`, ref: opened, onclose: () => dispatch({ type: "dialogClosed", serial: dialog.serial }), onclick: (event) => event.target.tagName === "DIALOG" && close() };
+  const props = { key: dialog.serial, class: `dialog ${dialog.kind}`, ref: opened, onclose: () => dispatch({ type: "dialogClosed", serial: dialog.serial }), onclick: (event) => void (event.target.tagName === "DIALOG" && close()) };
   if (dialog.kind === "palette") return h("dialog", { ...props, "aria-label": "go to" }, h(Palette, { dialog, state }));
+  if (dialog.kind === "rename") return h("dialog", { ...props, "aria-label": "rename" }, h(Rename, { dialog }));
   if (dialog.kind === "keys") return h("dialog", { ...props, "aria-label": "keys" }, keys());
   return h(
     "dialog",
     { ...props, "aria-label": dialog.title },
     h("h2", null, visible(dialog.title)),
-    h("p", null, visible(dialog.text)),
-    h("div", { class: "choices" }, h("button", { class: "button deny", type: "button", onclick: () => (close(), dialog.act()) }, dialog.label), h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Leave it")),
+    h("p", null, dialog.kind === "note" ? withCode(dialog.text) : visible(dialog.text)),
+    dialog.kind === "note" ? h("div", { class: "choices" }, h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Close")) : h("div", { class: "choices" }, h("button", { class: "button deny", type: "button", onclick: () => (close(), dialog.act()) }, dialog.label), h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Leave it")),
+  );
+}
+
+/** A name for a session: at its agent where that takes one, else in this browser. @param {{dialog: any}} props */
+function Rename({ dialog }) {
+  const known = bus.sessions.find(dialog.session);
+  const isTold = !!known && known.role !== "observe" && bus.may("control") && can(store.state.offers[known.pool ?? ""], "title");
+  const save = (event) => {
+    event.preventDefault();
+    const name = String(new FormData(event.target).get("name") ?? "").trim();
+    close();
+    dispatch({ type: "mark", key: dialog.key, mark: { name: isTold ? "" : name } });
+    if (isTold && known && name) attempt(() => bus.talk.rename(known.id, name));
+  };
+  return h(
+    "form",
+    { class: "form", onsubmit: save },
+    h("label", { class: "field" }, h("span", null, `Name of ${dialog.session}`), h("input", { name: "name", type: "text", maxlength: "200", autocomplete: "off", "data-first": "", ref: begins("value", dialog.name) })),
+    h("p", { class: "muted" }, isTold ? "The agent is told, and all who are in the session see it." : "Its agent takes no names, or this page is not in the session: the name is kept in this browser."),
+    h("div", { class: "choices" }, h("button", { class: "button primary", type: "submit" }, "Rename"), h("button", { class: "button", type: "button", onclick: close }, "Leave it")),
   );
 }
 
 const KEYS = [
-  ["g w", "waiting for you"], ["g s", "sessions"], ["g p", "pools"], ["g l", "wire"], ["n", "new session"], ["j k", "down, up"], ["enter", "open"], ["esc", "back"],
-  ["/", "filter"], ["a", "allow once, on a question"], ["A", "allow always, on a question"], ["d", "deny, on a question"], ["Ctrl K", "go to anything"], ["?", "these keys"],
+  ["g w", "waiting for you"], ["g s", "sessions"], ["g h", "past sessions"], ["g p", "pools"], ["g l", "wire"], ["n", "new session"], ["j k", "down, up"], ["enter", "open"], ["esc", "back"],
+  ["/", "filter"], ["p", "pin, on a session"], ["e", "archive, on a session"], ["r", "rename, on a session"], ["a", "allow once, on a question"], ["A", "allow always, on a question"], ["d", "deny, on a question"], ["Ctrl K", "go to anything"], ["?", "these keys"],
 ];
 
 const keys = () => [h("h2", null, "Keys"), h("dl", { class: "key-list" }, KEYS.map(([key, what]) => h("div", { key }, h("dt", null, h("kbd", null, key)), h("dd", null, what)))), h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Close")];
@@ -41,15 +64,17 @@ const keys = () => [h("h2", null, "Keys"), h("dl", { class: "key-list" }, KEYS.m
 function entries(state) {
   const act = (name, hint, run) => ({ name, hint, run });
   const here = bus.sessions.find(state.route.id);
-  const can = bus.may("control");
+  const mayBegin = bus.may("control");
   const titles = titlesOf(state.sessions);
   return [
     act("Waiting for you", "g w", () => go("waiting")),
     act("Sessions", "g s", () => go("sessions")),
+    act("Past", "g h", () => go("past")),
     act("Pools", "g p", () => go("pools")),
     act("Wire", "g l", () => go("wire")),
-    ...(can ? [act("New session", "n", () => go("new"))] : []),
-    ...(here && can && here.turn === "running" ? [act(`Stop ${here.label}`, "", () => bus.talk.stop(here.id))] : []),
+    ...(mayBegin ? [act("New session", "n", () => go("new"))] : []),
+    ...(here ? [act(`Changes of ${here.label}`, "", () => go("sessions", here.label, "changes"))] : []),
+    ...(here && mayBegin && here.turn === "running" ? [act(`Stop ${here.label}`, "", () => bus.talk.stop(here.id))] : []),
     act("Keys", "?", () => setTimeout(() => dispatch({ type: "dialog", dialog: { kind: "keys" } }))),
     ...state.list.map((view) => act(titles.get(view.session) || view.title || view.session, `${view.session} · ${view.pool ?? ""} · ${view.mood}`, () => go("sessions", view.session))),
     ...state.link.pools.map((pool) => act(pool, "pool", () => go("pools"))),

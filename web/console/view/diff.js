@@ -1,8 +1,10 @@
 // A diff: unified, changed words marked, long ones folded.
 
 import { asJson, h } from "../lib/dom.js";
-import { count, plural, visible } from "../lib/text.js";
+import { look, table } from "../lib/table.js";
+import { count, plain, plural, visible } from "../lib/text.js";
 import { diffOf } from "../state/asked.js";
+import { changesIn } from "../state/changes.js";
 
 const SHOWN = 400;
 /** In a question: so many lines at the beginning and at the end while it is folded, and so many as nodes when it is not. */
@@ -12,7 +14,7 @@ const SIGNS = { same: " ", add: "+", del: "−", gap: " " };
 /** @param {{part: any, isOpen?: boolean, isWhole?: boolean}} props `isWhole`: all of it can be seen, once it is open */
 export function Diff({ part, isOpen, isWhole }) {
   const { path, oldText, newText } = part;
-  if (typeof newText !== "string") return h("pre", { class: "code" }, asJson(part, 2000));
+  if (typeof newText !== "string") return h(Patch, { part });
   const { lines, added, removed } = diffOf(part);
   const name = String(path ?? "");
   return h(
@@ -31,6 +33,18 @@ export function Diff({ part, isOpen, isWhole }) {
   );
 }
 
+const LETTERS = table({ add: "new file", delete: "deleted", move: "moved", copy: "copied" });
+
+/** What a change did to a file as a whole. @param {string} operation */
+export const operationWords = (operation) => look(LETTERS, operation) ?? (operation === "modify" ? "" : operation);
+
+/** Changes of several files, as a patch or by their names alone. @param {{part: any}} props */
+function Patch({ part }) {
+  const files = changesIn(part);
+  if (files.length === 0) return h("pre", { class: "code", tabindex: "0" }, visible(asJson(part, 2000)));
+  return h("div", { class: "parts" }, files.map(({ path, operation, step }, key) => h("figure", { key, class: "diff" }, h("figcaption", null, h("span", { class: "mono path" }, visible(path)), h("span", { class: "muted" }, visible(operationWords(operation)))), step?.lines?.length ? h("div", { class: "diff-lines", tabindex: "0", role: "group", "aria-label": `changes of ${plain(path)}` }, step.lines.slice(0, SHOWN).map(line)) : null, (step?.lines?.length ?? 0) > SHOWN ? h("p", { class: "muted diff-more" }, "more lines follow") : null)));
+}
+
 /** @param {import("../lib/diff.js").Line[]} lines @param {boolean} isOpen */
 function wholeLines(lines, isOpen) {
   if (!isOpen && lines.length > HEAD + TAIL + 10) {
@@ -41,7 +55,7 @@ function wholeLines(lines, isOpen) {
 }
 
 /** @param {import("../lib/diff.js").Line} one */
-function line(one) {
+export function line(one) {
   if (one.kind === "gap") return h("div", { class: "dl gap" }, h("span", { class: "muted" }, `⋯ ${one.count} lines as before`));
   const text = one.parts ? one.parts.map((part) => h(part.changed ? "mark" : "span", null, part.changed ? spaced(part.text) : visible(part.text))) : one.kind === "same" ? visible(one.text) : trailing(one.text);
   return h("div", { class: `dl ${one.kind}` }, h("span", { class: "dn num", "aria-hidden": "true" }, one.new ?? one.old), h("span", { class: "ds" }, SIGNS[one.kind]), h("span", { class: "dt" }, text));
@@ -61,6 +75,10 @@ export function changes(content) {
   let [added, removed] = [0, 0];
   for (const part of content) {
     if (part?.type !== "diff") continue;
+    if (typeof part.newText !== "string") {
+      for (const { step } of changesIn(part)) for (const one of step?.lines ?? []) [added, removed] = [added + Number(one.kind === "add"), removed + Number(one.kind === "del")];
+      continue;
+    }
     const found = diffOf(part);
     added += found.added;
     removed += found.removed;

@@ -3,7 +3,7 @@
 import { table } from "../lib/table.js";
 import { dispatch, go, store } from "../state/app.js";
 
-const PLACES = table({ w: "waiting", s: "sessions", p: "pools", l: "wire" });
+const PLACES = table({ w: "waiting", s: "sessions", h: "past", p: "pools", l: "wire" });
 let isGoing = false;
 
 /** @param {KeyboardEvent} event */
@@ -44,14 +44,15 @@ function escaped(target, isTyping) {
   if (isTyping) return target.blur();
   const menu = /** @type {any} */ (document.querySelector("details.menu[open]"));
   if (menu) return void (menu.open = false);
-  const { place, id } = store.state.route;
+  const { place, id, part } = store.state.route;
   if (store.state.wireRow !== null && place === "wire") dispatch({ type: "wireRow", key: store.state.wireRow });
+  else if (part) go(place, id);
   else if (id) go(place);
 }
 
 /** The next thing in the list that is shown: a question, a session, a message. @param {number} step */
 function move(step) {
-  const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main .question, main a.session-row, main .wire-row, main .pool-row button, main .transcript .tool-head")]);
+  const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main .question, main a.session-row, main a.past-row, main .wire-row, main .pool-row button, main .transcript .tool-head, main .file-head, main .comment-on")]);
   const shown = all.filter((one) => one.getClientRects().length > 0);
   const at = shown.indexOf(/** @type {HTMLElement} */ (document.activeElement?.closest(".question") ?? document.activeElement));
   const next = shown[at < 0 ? (step > 0 ? 0 : shown.length - 1) : Math.max(0, Math.min(shown.length - 1, at + step))];

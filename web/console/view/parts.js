@@ -1,9 +1,10 @@
 // Small parts that many views use.
 
-import { classWord, h } from "../lib/dom.js";
-import { ago, visible } from "../lib/text.js";
+import { asJson, classWord, h } from "../lib/dom.js";
+import { ago, count, visible } from "../lib/text.js";
 import { explain } from "../lib/explain.js";
 import { look, table } from "../lib/table.js";
+import { dispatch } from "../state/app.js";
 
 /** <sb-ago>: how long ago, kept up to date. */
 export class Ago extends HTMLElement {
@@ -66,6 +67,29 @@ export function ErrorBox({ error }) {
 
 /** @param {string} text */
 export const withCode = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+
+/** A line that opens and closes what is below it. @param {string} session @param {any} item @param {string} sign @param {any} words */
+export const fold = (session, item, sign, words) =>
+  h("button", { class: "fold-line", type: "button", "aria-expanded": String(!!item.open), onclick: () => dispatch({ type: "toggle", session, key: item.key, open: !item.open }) }, h("span", { "aria-hidden": "true" }, sign), words);
+
+/** What is left of an account. Agents name its parts in many ways; all that is said is one click away. @param {{update: any}} props */
+export function Quota({ update }) {
+  const rows = quotaRows(update);
+  return h("details", { class: "quota muted" }, h("summary", null, "quota ", rows.length ? rows.map((row, key) => h("span", { key, class: "num" }, visible(row), " ")) : null), h("pre", { class: "code", tabindex: "0" }, visible(asJson(update, 20_000))));
+}
+
+/** @param {any} update @returns {string[]} */
+function quotaRows(update) {
+  const lists = [update, ...Object.values(update ?? {}).filter(Array.isArray).flat()].filter((one) => one !== null && typeof one === "object");
+  const rows = lists.map((one) => {
+    const [used, limit] = [one.used ?? one.usedPercent, one.limit ?? one.size ?? one.total];
+    if (typeof used !== "number") return "";
+    const name = [one.title, one.name, one.label, one.id].find((word) => typeof word === "string") ?? "";
+    const resets = [one.resetsAt, one.resetAt].find((word) => typeof word === "string");
+    return `${name ? `${name}: ` : ""}${count(used)}${typeof limit === "number" ? ` of ${count(limit)}` : one.used === undefined ? " %" : ""}${resets ? `, again at ${resets}` : ""}`;
+  });
+  return rows.filter(Boolean).slice(0, 4);
+}
 
 /** A line of a few points, as tall as the text. @param {{points: number[], label: string}} props */
 export function Spark({ points, label }) {

@@ -1,15 +1,15 @@
 // Pools and workers at one glance.
 
-import { classes, h } from "../lib/dom.js";
+import { asJson, classes, h } from "../lib/dom.js";
 import { ago, bytes, count, duration, plural, visible } from "../lib/text.js";
 import { attempt, bus, dispatch } from "../state/app.js";
-import { Empty, glyph, Spark } from "./parts.js";
+import { Empty, glyph, Quota, Spark } from "./parts.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
 export function Pools({ state }) {
   const { status, trends, openPools } = state;
   if (!status) return h("section", { class: "page" }, h("h1", null, "Pools"), h("p", { class: "muted" }, "looking …"));
-  const spent = spentBy(state);
+  const used = new Map((status.usage?.pools ?? []).map((one) => [one.pool, spent(one)]));
   return h(
     "section",
     { class: "pools page wide", "aria-label": "pools" },
@@ -18,16 +18,25 @@ export function Pools({ state }) {
     status.pools.length === 0 ? h(Empty, { title: "No agents yet", text: "This adds those of this machine:", command: "stdio-bus detect --write" }) : null,
     h(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "pools" },
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "table of pools" },
       h(
         "table",
         { class: "pool-table" },
         h("thead", null, h("tr", null, ["Pool", "Processes", "Sessions", "Calls", "p50", "p99", "Last minute", "Memory", "Restarts", "Used", "Last error"].map((name) => h("th", { key: name, scope: "col" }, name)))),
-        h("tbody", null, status.pools.flatMap((pool) => rows(pool, trends[pool.id] ?? [], !!openPools[pool.id], spent.get(pool.id)))),
+        h("tbody", null, status.pools.flatMap((pool) => rows(pool, trends[pool.id] ?? [], !!openPools[pool.id], used.get(pool.id) ?? ""))),
       ),
     ),
+    accounts(state.account),
+    h(Usage, { usage: state.past.usage }),
     refusals(status),
   );
+}
+
+/** What agents have told of their accounts: quotas and logins. @param {Record<string, {told: any, at: number}>} account */
+function accounts(account) {
+  const kinds = Object.keys(account).slice(0, 20);
+  if (kinds.length === 0) return null;
+  return h("section", { class: "accounts", "aria-label": "accounts" }, h("h2", null, "Accounts"), kinds.map((kind) => h("div", { key: kind }, kind.includes("quota") ? h(Quota, { update: account[kind].told }) : h("details", { class: "muted" }, h("summary", null, visible(kind)), h("pre", { class: "code", tabindex: "0" }, visible(asJson(account[kind].told, 20_000)))))));
 }
 
 /** @param {{status: any}} props */
@@ -39,20 +48,42 @@ function Summary({ status }) {
   return h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", { class: "num" }, value))));
 }
 
-/** What this page has seen sessions use, by pool. @param {any} state @returns {Map<string, {tokens: number, cost: number, currency: string}>} */
-function spentBy(state) {
-  const sums = new Map();
-  for (const session of Object.values(/** @type {Record<string, any>} */ (state.sessions))) {
-    const pool = state.list.find((view) => view.session === session.label)?.pool;
-    const used = session.usage;
-    if (!pool || !used) continue;
-    const sum = sums.get(pool) ?? { tokens: 0, cost: 0, currency: "" };
-    sums.set(pool, { tokens: sum.tokens + (used.totalTokens ?? used.used ?? 0), cost: sum.cost + (used.cost?.amount ?? 0), currency: used.cost?.currency ?? sum.currency });
-  }
-  return sums;
+const DAYS = 14;
+
+/** Tokens of all kinds. @param {any} one */
+const tokensOf = (one) => Object.values(one?.tokens ?? {}).reduce((all, tokens) => all + (Number(tokens) || 0), 0);
+
+/** What was used, in words. How full a context is, is not among it. @param {any} one */
+function spent(one) {
+  const tokens = tokensOf(one);
+  const cost = Object.entries(one?.cost ?? {}).map(([currency, amount]) => `${Number(amount).toFixed(2)} ${currency}`);
+  return [...(tokens ? [`${count(tokens)} tokens`] : []), ...cost].join(" · ");
 }
 
-/** @param {any} pool @param {any[]} trend @param {boolean} isOpen @param {any} used */
+/** What agents have reported of the last days: tokens, or cost where none of them reports tokens. @param {{usage: any}} props */
+function Usage({ usage }) {
+  const told = Array.isArray(usage?.days) ? usage.days : [];
+  if (told.length === 0) return h("p", { hidden: true });
+  const days = Array.from({ length: DAYS }, (_, at) => {
+    const day = new Date(Date.now() - (DAYS - 1 - at) * 86_400_000).toISOString().slice(0, 10);
+    return told.find((one) => one.day === day) ?? { day };
+  });
+  const costOf = (one) => Number(Object.values(one.cost ?? {})[0] ?? 0);
+  const value = days.some(tokensOf) ? tokensOf : costOf;
+  const most = Math.max(...days.map(value)) || 1;
+  const words = (day) => `${day.day}: ${spent(day) || "nothing"}`;
+  const pools = Array.isArray(usage.pools) ? usage.pools : [];
+  return h(
+    "section",
+    { class: "usage", "aria-label": "usage" },
+    h("h2", null, "Used in the last fourteen days"),
+    h("p", { class: "muted" }, spent(usage.total), pools.length > 1 ? pools.map((pool) => h("span", { key: pool.pool }, ` · ${visible(pool.pool)}: ${spent(pool)}`)) : null),
+    h("div", { class: "usage-plot", role: "img", "aria-label": days.map(words).join("; ") }, days.map((day) => h("span", { key: day.day, class: "usage-day", title: words(day), css: { height: value(day) ? `${Math.max(2, (value(day) / most) * 100)}%` : "0" } }))),
+    h("div", { class: "usage-days num", "aria-hidden": "true" }, days.map((day) => h("span", { key: day.day }, day.day.slice(8)))),
+  );
+}
+
+/** @param {any} pool @param {any[]} trend @param {boolean} isOpen @param {string} used */
 function rows(pool, trend, isOpen, used) {
   const room = pool.max_sessions * Math.max(pool.max_instances, pool.workers.length, 1);
   const memory = pool.workers.reduce((sum, worker) => sum + (worker.rss_bytes ?? 0), 0);
@@ -72,7 +103,7 @@ function rows(pool, trend, isOpen, used) {
       h("td", null, h(Spark, { points: trend.map((one) => one.rate), label: `requests a second, now ${count(trend.at(-1)?.rate ?? 0)}` })),
       h("td", { class: "num" }, memory ? bytes(memory) : "–"),
       h("td", { class: "num" }, String(pool.restarts)),
-      h("td", { class: "num" }, used ? `${count(used.tokens)}${used.cost ? ` · ${used.cost.toFixed(2)} ${used.currency}` : ""}` : "–"),
+      h("td", { class: "num" }, used || "–"),
       h("td", { class: "muted last" }, broken ? visible(String(broken.last_words)) : "–"),
     ),
     isOpen ? h("tr", { key: `${pool.id} workers`, class: "workers" }, h("td", { colspan: "11" }, h(Workers, { pool }))) : null,

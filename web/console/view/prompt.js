@@ -1,11 +1,15 @@
 // <sb-prompt>: the box in which a person writes to an agent. It keeps what is typed by itself, a draft for each session.
 
 import { h, render } from "../lib/dom.js";
-import { look, table } from "../lib/table.js";
 import { plain, visible } from "../lib/text.js";
-import { bus } from "../state/app.js";
+import { bus, note } from "../state/app.js";
+import { commandsFor, fileQuery, filesFor, filesOf, hintFor, hintOf, historyOf, partsOf, shortPath, whyNot } from "../state/compose.js";
+import { AttachedList, attachedOf } from "./attach.js";
+import { Queue } from "./queue.js";
+import { StopButton } from "./stop.js";
 
 const DRAFTS = "stdio-bus.draft ";
+const KEPT_MAX = 1e6;
 
 /** A draft outlives a visit to another place and a reload of this tab. @param {string} id */
 const draftOf = (id) => sessionStorage.getItem(DRAFTS + id) ?? "";
@@ -13,20 +17,30 @@ const draftOf = (id) => sessionStorage.getItem(DRAFTS + id) ?? "";
 /** @param {string} id @param {string} text */
 function keepDraft(id, text) {
   // Longer ones than a browser keeps for a tab are not kept.
-  if (text && text.length < 1e6) sessionStorage.setItem(DRAFTS + id, text);
-  else sessionStorage.removeItem(DRAFTS + id);
+  try {
+    if (text && text.length < KEPT_MAX) sessionStorage.setItem(DRAFTS + id, text);
+    else sessionStorage.removeItem(DRAFTS + id);
+  } catch {
+    sessionStorage.removeItem(DRAFTS + id);
+  }
 }
 
-/** What is said of a prompt that the agent does not have yet. */
-const STATES = table({ unsent: "not sent yet: ", sent: "on its way: ", waits: "waits: ", unsure: "may not have arrived: ", refused: "was refused: " });
+/** On a screen that is touched, Enter is a new line, and the button sends. */
+const isTouch = () => matchMedia("(pointer: coarse)").matches;
 
 export class Prompt extends HTMLElement {
   constructor() {
     super();
     /** @type {{session: any, out: import("../state/outbox.js").Entry[], isLive: boolean} | null} */ this.shown = null;
     this.picked = 0;
-    /** The list of commands was sent away, until something else is typed. */
+    /** The list was sent away, until something else is typed. */
     this.isPlain = false;
+    /** The prompt of the queue that is being changed. */
+    this.editing = /** @type {string | null} */ (null);
+    /** Where one is in what was written before, from its end; 0 is what is being written. */
+    this.back = 0;
+    this.draft = "";
+    /** What goes along, by session. @type {Map<string, import("../state/compose.js").Attached[]>} */ this.attached = new Map();
     /** Called when something was sent. @type {(() => void) | null} */ this.onsent = null;
   }
 
@@ -43,29 +57,39 @@ export class Prompt extends HTMLElement {
   }
 
   connectedCallback() {
+    this.onpaste = (event) => event.clipboardData?.files.length && (event.preventDefault(), this.add([...event.clipboardData.files]));
     this.show();
     this.restore();
   }
 
   restore() {
     if (!this.area || !this.shown) return;
+    this.back = 0;
+    this.editing = null;
     this.area.value = draftOf(this.shown.session.id);
     this.grow();
+    this.show();
   }
 
   /** @returns {HTMLTextAreaElement | null} */
   get area() {
-    return this.querySelector("textarea");
+    return this.querySelector(".prompt-box textarea");
   }
 
-  /** Commands that begin with what is typed. */
+  /** @returns {import("../state/compose.js").Attached[]} */
+  get along() {
+    return (this.shown && this.attached.get(this.shown.session.id)) ?? [];
+  }
+
+  /** What may be meant by what is typed: commands, or files after an `@`. @returns {{name: string, about: string, take: () => void}[]} */
   get matching() {
-    const typed = this.area?.value ?? "";
-    if (!this.shown || this.isPlain || !/^\/\S*$/.test(typed)) return [];
-    const { commands } = this.shown.session;
-    // One that is typed in full is meant, although others may begin with it too.
-    if (commands.some((command) => `/${command.name}` === typed)) return [];
-    return commands.filter((command) => `/${command.name}`.startsWith(typed)).slice(0, 8);
+    const { area, shown } = this;
+    if (!area || !shown || this.isPlain) return [];
+    const { commands, cwd } = shown.session;
+    const found = commandsFor(commands, area.value);
+    if (found.length) return found.map((command) => ({ name: `/${command.name}`, about: [hintOf(command), String(command.description ?? "")].filter(Boolean).join(" · "), take: () => this.put(`/${command.name}${command.input ? " " : ""}`) }));
+    const query = fileQuery(area.value, area.selectionStart);
+    return query === null ? [] : filesFor(filesOf(shown.session), query).map((path) => ({ name: `@${shortPath(path, cwd)}`, about: path, take: () => this.putFile(query, shortPath(path, cwd)) }));
   }
 
   show() {
@@ -73,49 +97,97 @@ export class Prompt extends HTMLElement {
     const { session, out, isLive } = this.shown;
     const isRunning = session.turn === "running";
     const matching = this.matching;
-    const hint = session.commands.length ? "Message, or / for a command" : "Message";
+    const hint = session.commands.length ? (isTouch() ? "Message, or /" : "Message, or / for a command") : "Message";
+    const wants = hintFor(session.commands, this.area?.value ?? "");
     // What is on its way for a moment only is not worth a line that comes and goes.
     const waiting = out.filter((one) => one.state !== "sent" || one.isSlow || !isLive);
+    const title = isLive ? (isRunning ? "it waits here until the turn is over" : "send") : "it is kept, and sent when the bus answers again";
     render(
       this,
-      waiting.length ? h("ol", { class: "queue", "aria-label": "waiting prompts" }, waiting.map((one) => this.waitingLine(one))) : null,
-      matching.length ? h("ul", { class: "commands", role: "listbox", "aria-label": "commands" }, matching.map((command, at) => h("li", { key: at, role: "option", class: at === this.picked ? "is-picked" : "", "aria-selected": String(at === this.picked), onclick: () => this.take(command) }, h("span", { class: "mono" }, `/${plain(command.name)}`), h("span", { class: "muted ellipsis" }, visible(String(command.description ?? "")))))) : null,
+      waiting.length ? h(Queue, { out: waiting, editing: this.editing, session: session.id, edit: this.edit, takeBack: this.takeBack }) : null,
+      session.isStuck ? h("p", { class: "stuck", role: "alert" }, "The agent has been told to stop, and has not.") : null,
+      matching.length ? h("ul", { class: "commands", role: "listbox", "aria-label": "suggestions" }, matching.map((one, at) => h("li", { key: at, role: "option", class: at === this.picked ? "is-picked" : "", "aria-selected": String(at === this.picked), onclick: one.take }, h("span", { class: "mono" }, plain(one.name)), h("span", { class: "muted ellipsis" }, visible(one.about))))) : null,
+      wants ? h("p", { class: "hint muted" }, visible(wants)) : null,
+      this.along.length ? h(AttachedList, { list: this.along, remove: this.remove_ }) : null,
       h(
         "div",
         { class: "prompt-box" },
-        h("textarea", { rows: "1", placeholder: hint, "aria-label": `message to ${session.label}`, oninput: () => this.typed(), onkeydown: (event) => this.pressed(event) }),
-        isRunning ? h("button", { class: "button stop", type: "button", title: "stop the turn", onclick: () => bus.talk.stop(session.id) }, "Stop") : null,
-        h("button", { class: "button primary send", type: "button", title: isLive ? (isRunning ? "send; it waits for its turn if another's is running" : "send") : "it is kept, and sent when the bus answers again", onclick: () => this.send() }, "Send", h("kbd", null, "⏎")),
+        h("button", { class: "button attach", type: "button", title: "attach files", "aria-label": "attach files", onclick: () => /** @type {any} */ (this.querySelector('input[type="file"]')).click() }, "+"),
+        h("input", { type: "file", multiple: true, hidden: true, "aria-label": "files", onchange: (event) => (this.add([...event.target.files]), (event.target.value = "")) }),
+        h("textarea", { rows: "1", placeholder: hint, "aria-label": `message to ${session.label}`, enterkeyhint: isTouch() ? "enter" : "send", oninput: () => this.typed(), onkeydown: (event) => this.pressed(event) }),
+        isRunning ? h(StopButton, { session: session.id, label: session.label, stopAt: session.stopAt ?? 0, isStuck: !!session.isStuck }) : null,
+        h("button", { class: "button primary send", type: "button", title, onclick: () => this.send() }, isRunning && isLive ? "Queue" : "Send", isTouch() ? null : h("kbd", null, "⏎")),
       ),
     );
   }
 
-  /** @param {import("../state/outbox.js").Entry} one */
-  waitingLine(one) {
-    const isMine = one.state === "unsure" || one.state === "refused";
-    return h(
-      "li",
-      { key: one.key, class: `is-${one.state}` },
-      h("span", { class: "what" }, look(STATES, one.state)),
-      h("span", { class: "ellipsis" }, visible(one.text)),
-      isMine ? h("button", { class: "link", type: "button", onclick: () => bus.talk.sendAgain(one) }, "send again") : null,
-      // What is on its way is no longer here.
-      one.state === "sent" ? null : h("button", { class: "link", type: "button", onclick: () => this.takeBack(one) }, "take back"),
-    );
-  }
+  /** @param {string | null} key */
+  edit = (key) => {
+    this.editing = key;
+    this.show();
+    if (key === null) this.area?.focus();
+  };
+
+  /** @param {number} at */
+  remove_ = (at) => this.keep(this.along.filter((_, place) => place !== at));
 
   /** What is taken back can be changed and sent again. @param {import("../state/outbox.js").Entry} one */
-  takeBack(one) {
+  takeBack = (one) => {
     bus.talk.takeBack(one);
     if (!this.area || this.area.value) return;
-    this.area.value = one.text;
+    this.put(one.text);
+  };
+
+  /** @param {import("../state/compose.js").Attached[]} list */
+  keep(list) {
+    if (this.shown) this.attached.set(this.shown.session.id, list);
+    this.show();
+  }
+
+  /** Attaches what the agent takes, and says of the rest why it does not. @param {File[]} files */
+  async add(files) {
+    const session = this.shown?.session;
+    if (!session || files.length === 0) return;
+    let capabilities;
+    try {
+      capabilities = await bus.promptCapabilities(session);
+    } catch (fault) {
+      return note(`What this agent takes is not known: ${fault.message}`);
+    }
+    for (const file of files.slice(0, 20)) {
+      const one = await attachedOf(file);
+      const before = this.attached.get(session.id) ?? [];
+      const why = whyNot(one.block, capabilities, before.reduce((sum, { size }) => sum + size, one.size));
+      if (why) note(`${plain(one.name)} ${why}.`);
+      else this.attached.set(session.id, [...before, one]);
+    }
+    this.show();
+    this.area?.focus();
+  }
+
+  /** Replaces what is typed. @param {string} text */
+  put(text) {
+    if (!this.area) return;
+    this.area.value = text;
     this.typed();
+    this.area.focus();
+  }
+
+  /** @param {string} query @param {string} path */
+  putFile(query, path) {
+    const { area } = this;
+    if (!area) return;
+    const from = area.selectionStart - query.length;
+    area.setRangeText(`${path} `, from, area.selectionStart, "end");
+    this.typed();
+    area.focus();
   }
 
   typed() {
     if (this.shown) keepDraft(this.shown.session.id, this.area?.value ?? "");
     this.picked = 0;
     this.isPlain = false;
+    this.back = 0;
     this.grow();
     this.show();
   }
@@ -127,42 +199,62 @@ export class Prompt extends HTMLElement {
     area.style.setProperty("height", `${Math.min(area.scrollHeight, 200)}px`);
   }
 
-  /** @param {any} command */
-  take(command) {
-    if (!this.area) return;
-    this.area.value = `/${command.name}${command.input ? " " : ""}`;
+  /** Goes through what was written before. Whether there is more of it. @param {number} step 1 is one further back */
+  recall(step) {
+    const { area, shown } = this;
+    if (!area || !shown) return false;
+    const said = historyOf(shown.session);
+    const to = this.back + step;
+    if (to < 0 || to > said.length) return false;
+    if (this.back === 0) this.draft = area.value;
+    const text = to === 0 ? this.draft : said[said.length - to];
+    area.value = text;
     this.typed();
-    this.area.focus();
+    this.back = to;
+    // What was sent once is not being looked for.
+    this.isPlain = true;
+    area.setSelectionRange(text.length, text.length);
+    this.show();
+    return true;
   }
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
     const matching = this.matching;
-    const isEnter = event.key === "Enter" && !event.shiftKey && !event.isComposing;
+    const area = /** @type {HTMLTextAreaElement} */ (event.target);
+    const isEnter = event.key === "Enter" && !event.shiftKey && !event.altKey && !event.isComposing;
+    const sends = isEnter && (event.ctrlKey || event.metaKey || !isTouch());
+    const isFirst = area.selectionStart === area.selectionEnd && (area.selectionStart === 0 || (this.back > 0 && area.selectionStart === area.value.length));
     if (matching.length && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault();
       this.picked = (this.picked + (event.key === "ArrowDown" ? 1 : matching.length - 1)) % matching.length;
       this.show();
     } else if (matching.length && (event.key === "Tab" || isEnter)) {
       event.preventDefault();
-      this.take(matching[this.picked]);
+      matching[Math.min(this.picked, matching.length - 1)].take();
     } else if (matching.length && event.key === "Escape") {
       event.preventDefault();
       event.stopPropagation();
       this.isPlain = true;
       this.show();
-    } else if (isEnter) {
+    } else if (sends) {
       event.preventDefault();
       this.send();
+    } else if ((event.key === "ArrowUp" && isFirst) || (event.key === "ArrowDown" && this.back > 0)) {
+      if (this.recall(event.key === "ArrowUp" ? 1 : -1)) event.preventDefault();
     }
   }
 
   send() {
-    const text = this.area?.value.trim();
-    if (!text || !this.area || !this.shown) return;
-    this.area.value = "";
+    const { area, shown, along } = this;
+    const text = area?.value.trim() ?? "";
+    if (!area || !shown || (!text && along.length === 0)) return;
+    const { session } = shown;
+    const parts = partsOf(text, filesOf(session), session.cwd, along);
+    area.value = "";
+    this.attached.delete(session.id);
     this.typed();
-    bus.talk.prompt(this.shown.session.id, text);
+    bus.talk.prompt(session.id, text, parts);
     this.onsent?.();
   }
 }

@@ -3,9 +3,11 @@
 import { classes, h } from "../lib/dom.js";
 import { bytes, plain, visible } from "../lib/text.js";
 import { look, table } from "../lib/table.js";
-import { changedCall, nameOf, objects } from "../state/transcript.js";
+import { changedCall } from "../state/calls.js";
+import { callOf, nameOf, objects } from "../state/transcript.js";
 import { blocksOf, commandOf, misleads, refuses, SHOWN_MAX, sizeOf, verbOf, verdictOf } from "../state/asked.js";
 import { bus, dispatch, go, note, store } from "../state/app.js";
+import { rootOf } from "../state/questions.js";
 import { isArmed, noteDrawn } from "./guard.js";
 import { since } from "./parts.js";
 import { Form } from "./form.js";
@@ -49,9 +51,7 @@ function choose(question, option, isFolded, event) {
 
 /** What the agent has said of the call before it asked. @param {any} question @param {any} session */
 function knownCall(question, session) {
-  const id = question.params.toolCall?.toolCallId;
-  const item = session?.items.findLast((one) => one.calls?.some((call) => call.id === id));
-  return item?.calls.find((one) => one.id === id);
+  return callOf(session, question.params.toolCall?.toolCallId);
 }
 
 /** What each question was found to ask for: it may be long, and cards are drawn often. @type {WeakMap<any, {known: any, folder: any, call: any, blocks: any[]}>} */
@@ -91,7 +91,7 @@ export function Question({ question, session, view, canAnswer, isInline }) {
       "header",
       null,
       h("span", { class: "glyph is-waiting", role: "img", "aria-label": "waits for you" }, "◆"),
-      h("h3", null, h("strong", null, visible(who)), " ", visible(wants)),
+      h(isInline ? "h3" : "h2", null, h("strong", null, visible(who)), " ", visible(wants)),
       name ? h("a", { class: "mono label", href: `#/sessions/${encodeURIComponent(session.label)}` }, visible(name)) : null,
       h("span", { class: "spacer" }),
       since(question.at),
@@ -139,7 +139,7 @@ function pressed(event, question, options, isFolded, canAnswer) {
     event.stopPropagation();
     choose(question, option, isFolded, event);
   } else if (event.key === "Enter" && target === event.currentTarget) {
-    const session = store.state.sessions[question.session];
+    const session = rootOf(store.state, question.session);
     if (session?.label) go("sessions", session.label);
     else note("This session has no name yet.");
   }

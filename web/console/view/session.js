@@ -1,12 +1,18 @@
 // A session, live: what was said, who is there, what waits, and a box to write in.
 
-import { h } from "../lib/dom.js";
+import { asJson, h } from "../lib/dom.js";
+import { look } from "../lib/table.js";
 import { count, folder, place, plain, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
+import { can } from "../state/offers.js";
 import { stuck } from "../state/outbox.js";
-import { nameOf, objects, toMarkdown } from "../state/transcript.js";
+import { toMarkdown } from "../state/export.js";
+import { nameOf, objects } from "../state/transcript.js";
+import { Changes, hasChanges } from "./changes.js";
 import { copy, Empty, glyph } from "./parts.js";
-import { Item } from "./items.js";
+import { keyOf } from "../state/triage.js";
+import { hasChild, Item } from "./items.js";
+import { askName, markSession } from "./sessions.js";
 import { titleOf } from "./tool.js";
 import "../lib/list.js";
 import "./prompt.js";
@@ -24,10 +30,11 @@ export function SessionView({ name, state }) {
   const canPrompt = bus.may("control") && session.role !== "observe";
   return h(
     "section",
-    { class: "session", "aria-label": `session ${session.label}` },
-    h(Head, { session, view, me: state.link.me }),
-    session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
-    canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : [leftOver(state, session.id), h("p", { class: "muted pad" }, why(session))],
+    { class: "session", "aria-label": `session ${session.label}`, ...(canPrompt ? { ondragover: (event) => event.preventDefault(), ondrop: dropped } : {}) },
+    h("h1", { class: "only-heard narrow" }, "Session"),
+    h(Head, { session, view, me: state.link.me, part: state.route.part }),
+    state.route.part === "changes" ? h(Changes, { session, state, canPrompt }) : session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
+    state.route.part === "changes" ? null : canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : [leftOver(state, session.id), h("p", { class: "muted pad" }, why(session))],
   );
 }
 
@@ -44,14 +51,17 @@ function why(session) {
   return bus.may("approve") && session.role !== "observe" ? "This link may answer questions, but not prompt." : "This link may only look.";
 }
 
-const keyOf = (item) => item.key;
+const itemKey = (item) => item.key;
 
 /** @param {any} session @param {any} view @param {boolean} canAnswer */
 function listData(session, view, canAnswer) {
   // An item that is as it was is not made again: only what it shows of its session goes in.
   const of = { id: session.id, label: session.label, cwd: session.cwd, pool: session.pool };
-  const row = (item) => h(Item, { item, session: item.kind === "question" ? session : memo(of), view: item.kind === "question" ? view : null, canAnswer });
-  return { items: session.items, row, keyOf, estimate: 44, follow: true, label: "what was said" };
+  const row = (item) => {
+    const isRich = item.kind === "question" || hasChild(item);
+    return h(Item, { item, session: isRich ? session : memo(of), view: isRich ? view : null, canAnswer, children: isRich ? session.children : undefined });
+  };
+  return { items: session.items, row, keyOf: itemKey, estimate: 44, follow: true, label: "what was said" };
 }
 
 /** @type {Map<string, any>} */
@@ -66,24 +76,30 @@ function memo(of) {
   return of;
 }
 
+/** @param {DragEvent} event */
+function dropped(event) {
+  event.preventDefault();
+  if (event.dataTransfer?.files.length) /** @type {any} */ (document.querySelector("sb-prompt"))?.add([...event.dataTransfer.files]);
+}
+
 const toEnd = () => /** @type {any} */ (document.querySelector(".transcript"))?.toEnd();
 
 const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹", h("span", { class: "back-name" }, " Sessions"));
 
-/** @param {{session: any, view: any, me: string}} props */
-function Head({ session, view, me }) {
+/** @param {{session: any, view: any, me: string, part: string}} props */
+function Head({ session, view, me, part }) {
   const isAsking = store.state.questions.some((question) => question.session === session.id);
   const mood = isAsking ? "waiting" : session.turn === "running" ? "running" : (view?.mood ?? "idle");
   const where = folder(view?.folder || session.cwd);
-  const title = nameOf(session) || view?.title || session.label;
+  const title = (view && look(store.state.marks, keyOf(view))?.name) || nameOf(session) || view?.title || session.label;
   const settings = [...pickers(session), ...roles(session)];
   return h(
     "header",
     { class: "session-head" },
     back(),
     h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
-    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? place(view) : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
-    h("div", { class: "session-tools" }, menu(session)),
+    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? place(view) : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage), session.background.length ? h("span", { class: "num", title: "work that goes on by itself" }, `${session.background.length} in the background`) : null),
+    h("div", { class: "session-tools" }, part === "changes" ? h("a", { class: "button", href: `#/sessions/${encodeURIComponent(session.label)}` }, "Talk") : hasChanges(session) ? h("a", { class: "button", href: `#/sessions/${encodeURIComponent(session.label)}/changes` }, "Changes") : null, menu(session, view, title)),
     settings.length ? h("div", { class: "session-settings" }, settings) : null,
     session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
   );
@@ -110,17 +126,30 @@ function usage(used) {
   return h("span", { class: "num", title: "usage" }, parts.filter(Boolean).join(" · "));
 }
 
+/** The settings for who only looks on. @param {any} session */
+function settled(session) {
+  const mode = objects(session.modes?.availableModes).find((one) => one.id === session.modes.currentModeId);
+  const model = objects(session.models?.availableModels).find((one) => one.modelId === session.models.currentModelId);
+  const options = objects(session.options).filter((option) => !(option.category === "mode" && mode));
+  const valueName = (option) => objects(option.options).flatMap((one) => (one.options ? objects(one.options) : [one])).find((one) => one.value === option.currentValue)?.name ?? option.currentValue;
+  return [mode ? fixed("mode", mode.name ?? mode.id) : null, model ? fixed("model", model.name ?? model.modelId) : null, ...options.map((option) => fixed(option.name ?? option.id ?? option.configId, valueName(option)))].filter(Boolean);
+}
+
 /** @param {any} session */
 function pickers(session) {
-  if (!bus.may("control") || session.role === "observe") return [];
-  const out = [];
+  if (!bus.may("control") || session.role === "observe") return settled(session);
+  const out = /** @type {any[]} */ ([]);
   const flat = (options) => objects(options).flatMap((one) => (one.options ? objects(one.options) : [one]));
   const [modes, models] = [objects(session.modes?.availableModes), objects(session.models?.availableModels)];
   if (modes.length) out.push(picker("mode", modes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
   if (models.length) out.push(picker("model", models.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
   for (const option of objects(session.options)) {
-    if (option.type !== "select" || (option.category === "mode" && session.modes)) continue;
-    out.push(picker(option.name ?? option.id, flat(option.options).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
+    const id = option.id ?? option.configId;
+    const name = option.name ?? id;
+    if (option.category === "mode" && modes.length) continue;
+    if (option.type === "select") out.push(picker(name, flat(option.options).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, id)));
+    else if (option.type === "boolean") out.push(toggle(name, option.currentValue === true, (value) => bus.talk.choose(session.id, "option", value, id)));
+    else out.push(fixed(name, option.currentValue));
   }
   return out;
 }
@@ -134,6 +163,13 @@ const picker = (label, values, current, change) =>
     h("select", { value: current, onchange: (event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
   );
 
+/** @param {string} label @param {boolean} current @param {(value: boolean) => any} change */
+const toggle = (label, current, change) =>
+  h("label", { class: "picker", key: label }, h("input", { type: "checkbox", checked: current, onchange: (event) => attempt(() => change(event.target.checked)) }), h("span", { class: "muted" }, visible(String(label).toLowerCase())));
+
+/** A setting that cannot be changed here. @param {unknown} label @param {unknown} value */
+const fixed = (label, value) => h("span", { class: "picker muted", key: String(label) }, visible(`${String(label).toLowerCase()}: ${typeof value === "object" ? asJson(value, 80) : String(value)}`));
+
 /** @param {any} session */
 function roles(session) {
   if (session.role === "owner" || !bus.may("control")) return [];
@@ -146,8 +182,8 @@ function roles(session) {
   ];
 }
 
-/** @param {any} session */
-const menu = (session) =>
+/** @param {any} session @param {any} view @param {string} title */
+const menu = (session, view, title) =>
   h(
     "details",
     { class: "menu" },
@@ -155,6 +191,8 @@ const menu = (session) =>
     h(
       "div",
       { class: "menu-items" },
+      view ? marks(view, title) : null,
+      bus.may("control") && session.pool && can(store.state.offers[session.pool], "fork") ? item("Fork", () => attempt(async () => go("sessions", await bus.own.fork(session)))) : null,
       item("Export as Markdown", () => save(session, "md")),
       item("Export as JSON", () => save(session, "json")),
       item("Copy a link", () => copy(`${location.origin}${location.pathname}#/sessions/${session.label}`, (text) => note(`The link ${text}.`))),
@@ -165,6 +203,16 @@ const menu = (session) =>
       session.role === "owner" ? item("Close the session", () => dispatch({ type: "dialog", dialog: { kind: "confirm", title: "Close this session?", text: "The agent ends it. What was said is lost unless the agent keeps it.", label: "Close it", act: () => closeSession(session) } })) : null,
     ),
   );
+
+/** What a person does to the session in the list. @param {any} view @param {string} title */
+function marks(view, title) {
+  const mark = look(store.state.marks, keyOf(view));
+  return [
+    item(mark?.pin ? "Unpin" : "Pin", () => markSession(view, { pin: !mark?.pin })),
+    item("Rename", () => askName(view, title)),
+    item(mark?.archived ? "Bring back from the archive" : "Archive", () => markSession(view, { archived: !mark?.archived })),
+  ];
+}
 
 /** @param {string} label @param {() => void} act */
 const item = (label, act) =>

@@ -8,6 +8,7 @@ import { stuck } from "../state/outbox.js";
 import { Dialog } from "./dialogs.js";
 import { NewSession } from "./new.js";
 import { Empty, ErrorBox, since } from "./parts.js";
+import { PastList, PastView } from "./past.js";
 import { Pools } from "./pools.js";
 import { SessionList } from "./sessions.js";
 import { SessionView } from "./session.js";
@@ -40,6 +41,7 @@ export function waitingCount(state) {
 function place(state) {
   const { route } = state;
   if (route.place === "sessions") return [h(SessionList, { key: "list", state }), route.id ? h(SessionView, { key: `session ${route.id}`, name: route.id, state }) : null];
+  if (route.place === "past") return [h(PastList, { key: "past", state }), route.id ? h(PastView, { key: `past ${route.id}`, id: route.id, state }) : null];
   if (route.place === "pools") return h(Pools, { key: "pools", state });
   if (route.place === "wire") return h(Wire, { key: "wire", state });
   if (route.place === "new") return h(NewSession, { key: "new", state });
@@ -81,6 +83,7 @@ const ICONS = /** @type {Record<string, string>} */ ({
   waiting: "M2.5 9.5h3l1 2h3l1-2h3M2.5 9.5v4h11v-4M2.5 9.5l2-6.5h7l2 6.5",
   sessions: "M2.5 4h11M2.5 8h11M2.5 12h7",
   pools: "M2.5 2.5h4.5v4.5h-4.5zM9 2.5h4.5v4.5H9zM2.5 9h4.5v4.5h-4.5zM9 9h4.5v4.5H9z",
+  past: "M8 2.5a5.5 5.5 0 1 1-5.2 3.7M2.5 2.5v3.7h3.7M8 5v3.2l2.2 1.5",
   wire: "M2.5 5.5h10M10 3l2.5 2.5L10 8M13.5 10.5h-10M6 8l-2.5 2.5L6 13",
   new: "M8 3v10M3 8h10",
 });
@@ -88,7 +91,7 @@ const ICONS = /** @type {Record<string, string>} */ ({
 /** @param {string} id */
 const icon = (id) => h("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" }, h("path", { d: ICONS[id] }));
 
-const PLACES = [["waiting", "Waiting", "w"], ["sessions", "Sessions", "s"], ["pools", "Pools", "p"], ["wire", "Wire", "l"]];
+const PLACES = [["waiting", "Waiting", "w"], ["sessions", "Sessions", "s"], ["past", "Past", "h"], ["pools", "Pools", "p"], ["wire", "Wire", "l"]];
 
 /** @param {{place: string, waiting: number, canBegin: boolean}} props */
 function Rail({ place: here, waiting, canBegin }) {
@@ -110,5 +113,13 @@ const REASONS = table(/** @type {Record<string, [string, string]>} */ ({
 /** @param {{why: string}} props */
 function SignedOut({ why }) {
   const [title, text] = look(REASONS, why) ?? REASONS.none;
-  return h("main", { class: "signed-out" }, h(Empty, { title, text, command: "stdio-bus web url" }));
+  return h("main", { class: "signed-out" }, h("h1", { class: "only-heard" }, "stdio bus"), h(Empty, { title, text, command: "stdio-bus web url" }), h("form", { class: "choices", onsubmit: comeIn }, h("input", { name: "link", type: "text", autocomplete: "off", "aria-label": "link", placeholder: "or paste a link here" }), h("button", { class: "button", type: "submit" }, "Come in")));
+}
+
+/** A page on a Home Screen has no address to paste a link into. @param {any} event */
+function comeIn(event) {
+  event.preventDefault();
+  const code = /#c=([^&\s]+)/.exec(String(new FormData(event.target).get("link") ?? ""))?.[1];
+  if (!code) return;
+  location.hash = `c=${code}`;
 }

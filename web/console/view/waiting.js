@@ -3,28 +3,32 @@
 import { h } from "../lib/dom.js";
 import { plural, visible } from "../lib/text.js";
 import { bus } from "../state/app.js";
+import { rootOf, sessionOf } from "../state/questions.js";
+import { Notices } from "./notices.js";
 import { Empty, glyph } from "./parts.js";
 import { Decided, Question } from "./question.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
 export function Waiting({ state }) {
   const questions = [...state.questions].sort((one, other) => one.at - other.at);
-  const elsewhere = state.list.filter((view) => view.questions > 0 && !questions.some((question) => state.sessions[question.session]?.label === view.session));
+  const elsewhere = state.list.filter((view) => view.questions > 0 && !questions.some((question) => rootOf(state, question.session)?.label === view.session));
   const answered = state.answered.slice(-5).reverse();
   return h(
     "section",
     { class: "waiting page", "aria-label": "waiting for you" },
     h("h1", null, questions.length ? `${plural(questions.length, "question")} for you` : "Waiting for you"),
+    h(Notices, { notices: state.notices }),
     questions.length === 0 && elsewhere.length === 0 ? h(Calm, { state }) : null,
     h("div", { class: "cards" }, questions.map((question) => card(question, state))),
     elsewhere.length ? h("div", { class: "elsewhere" }, h("h2", null, "Asked elsewhere"), elsewhere.slice(0, 20).map((view) => other(view, state)), elsewhere.length > 20 ? h("p", { class: "muted" }, `and ${elsewhere.length - 20} more`) : null) : null,
-    answered.length ? h("div", { class: "answered" }, h("h2", null, "Answered"), answered.map((question) => h(Decided, { key: question.key, question, session: state.sessions[question.session] }))) : null,
+    answered.length ? h("div", { class: "answered" }, h("h2", null, "Answered"), answered.map((question) => h(Decided, { key: question.key, question, session: sessionOf(state, question.session) }))) : null,
   );
 }
 
 /** @param {any} question @param {any} state */
 function card(question, state) {
-  const session = state.sessions[question.session];
+  const root = rootOf(state, question.session);
+  const session = root && question.session !== root.id ? { ...root, items: sessionOf(state, question.session)?.items ?? [] } : root;
   const view = state.list.find((one) => one.session === session?.label);
   return h(Question, { key: question.key, question, session, view, canAnswer: bus.may("approve") });
 }

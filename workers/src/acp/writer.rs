@@ -49,6 +49,10 @@ impl Writer {
         self.write(&write::request(id, method, params));
     }
 
+    pub(crate) fn notify(&self, method: &str, params: &impl Serialize) {
+        self.write(&write::notification(method, params));
+    }
+
     fn write(&self, line: &[u8]) {
         let mut stdout = lock(&self.stdout);
         if let Err(error) = fd_wait::write_all(&mut *stdout, line) {

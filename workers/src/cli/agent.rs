@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::thread;
 
 use agent_client_protocol_schema::v1 as acp;
-use rpc::{OwnedReplyTo, ReplyTo, RpcError};
+use rpc::{ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::fault::Fault;
 use super::log::log;
 use super::prompt::Prompt;
 use super::record::Entry;
-use super::session::{Cancellation, Opened, QueuedPrompt, RunningTurn, Session, State};
+use super::session::{Opened, Session, Waiting};
 use super::shared::Shared;
 use super::terminals::Terminals;
 use super::{argv, history, login, models, own_options, process_thread, responses, turn};
@@ -23,7 +24,10 @@ use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
 };
-use crate::acp::session_list::{SessionSummary, page, sort_newest_first, title_from_prompt};
+use crate::acp::session_list::{SessionSummary, page, sort_newest_first};
+
+/// Prompts of a session that may wait for its turn to end.
+const WAITING_MAX: usize = 16;
 
 pub(super) struct CliAgent {
     shared: Arc<Shared>,
@@ -66,7 +70,8 @@ impl Agent for CliAgent {
             models::wait_for_list(&shared);
             // It is asked again, since the user may have logged in.
             if shared.is_logged_out() && models::ask_server(&shared) && shared.is_logged_out() {
-                let error = shared.error(true, &format!("{} is not logged in", shared.row.name));
+                let error =
+                    shared.error(Fault::Authentication, &format!("{} is not logged in", shared.row.name));
                 return shared.writer.respond(to.as_ref(), Err::<&Value, _>(&error));
             }
             let session = match shared.create(cwd).map_err(store_error) {
@@ -117,33 +122,25 @@ impl Agent for CliAgent {
         Ok(())
     }
 
+    /// A prompt during a turn waits for its end, as with the CLIs' own adapters.
     fn prompt(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request: acp::PromptRequest = params.read()?;
         let session = self.open(&request.session_id.to_string())?;
         let mut state = session.lock();
-        let others = state.opened.directories.iter().map(Path::new);
-        let folders: Vec<&Path> = [Path::new(&state.record.cwd)].into_iter().chain(others).collect();
-        let prompt = Prompt::read(&request.prompt, &folders, self.shared.turn.takes_images())
+        let prompt = Prompt::read(&request.prompt, self.shared.turn.takes_images())
             .map_err(|why| invalid_params(&why))?;
-        if state.turn.is_some() {
-            return Err(turn_is_running());
-        }
-        let text = prompt.text();
-        if state.record.title.is_none()
-            && let Some(title) = title_from_prompt(&text)
-        {
-            let info = acp::SessionInfoUpdate::new().title(title.clone());
-            self.shared.writer.update(&session.id, acp::SessionUpdate::SessionInfoUpdate(info));
-            self.shared.store.append(&session.id, &mut state.record, Entry::Title(title));
-        }
-        for block in request.prompt {
-            let update = acp::SessionUpdate::UserMessageChunk(acp::ContentChunk::new(block));
-            self.shared.store.append(&session.id, &mut state.record, Entry::Update(Box::new(update)));
+        let waiting = Waiting { reply_to: to.to_owned(), prompt, blocks: request.prompt };
+        if state.turn.is_some() || !state.waiting.is_empty() {
+            if state.waiting.len() >= WAITING_MAX {
+                return Err(turn_is_running());
+            }
+            state.waiting.push_back(waiting);
+            return Ok(());
         }
         let begun = if self.shared.is_bridge() {
-            self.queue(&session, &mut state, to.to_owned(), prompt)
+            process_thread::begin(&self.shared, &session, &mut state, waiting)
         } else {
-            turn::begin(&self.shared, &session, &mut state, to.to_owned(), prompt)
+            turn::begin(&self.shared, &session, &mut state, waiting)
         };
         begun.map_err(internal_error)
     }
@@ -228,9 +225,10 @@ impl Agent for CliAgent {
     }
 
     fn cancel(&mut self, session_id: &str) {
-        if let Ok(session) = self.open(session_id)
-            && let Some(turn) = &session.lock().turn
-        {
+        let Ok(session) = self.open(session_id) else { return };
+        let mut state = session.lock();
+        self.shared.cancel_waiting(&mut state);
+        if let Some(turn) = &state.turn {
             turn.cancel(false, None);
         }
     }
@@ -332,22 +330,6 @@ impl CliAgent {
     fn send_options(&self, session: &Session) {
         let update = responses::config_options_update(&self.shared, &session.lock());
         self.shared.writer.update(&session.id, update);
-    }
-
-    /// Gives a prompt to the session's process thread.
-    fn queue(
-        &self,
-        session: &Arc<Session>,
-        state: &mut State,
-        reply_to: OwnedReplyTo,
-        prompt: Prompt,
-    ) -> io::Result<()> {
-        let cancellation = Arc::new(Cancellation::default());
-        state.queued_prompt = Some(QueuedPrompt { prompt, cancellation: cancellation.clone() });
-        let inbox = process_thread::wake_or_spawn(&self.shared, session, state)
-            .inspect_err(|_| state.queued_prompt = None)?;
-        state.turn = Some(RunningTurn { reply_to, cancellation, inbox });
-        Ok(())
     }
 
     fn open(&self, id: &str) -> Result<Arc<Session>, RpcError> {

@@ -23,6 +23,8 @@ pub(super) struct Values<'a> {
     /// The same with `{image}`.
     pub(super) images: &'a [String],
     pub(super) prompt: &'a str,
+    /// Whether the client shows forms.
+    pub(super) has_forms: bool,
 }
 
 /// Fails with the reason to report to the client.
@@ -41,6 +43,10 @@ pub(super) fn arguments(turn: &Turn, values: &Values<'_>) -> Result<Vec<String>,
             Arg::Word(word) if word == "{mode}" => {
                 let chosen = turn.modes.iter().find(|mode| Some(mode.id.as_str()) == values.mode);
                 args.extend(chosen.or(turn.modes.first()).into_iter().flat_map(|mode| mode.args.clone()));
+            }
+            Arg::Word(word) if word == "{without_forms}" => {
+                let missing = turn.without_forms.iter().filter(|_| !values.has_forms);
+                args.extend(missing.cloned());
             }
             Arg::Word(word) => {
                 args.push(fill(word, values).ok_or_else(|| format!("nothing is known for {word}"))?);
@@ -136,6 +142,8 @@ mod tests {
         values.session = None;
         values.fork = Some("t2");
         assert!(joined("claude", &values).ends_with(" --resume t2 --fork-session"));
+        values.has_forms = true;
+        assert!(!joined("claude", &values).contains("AskUserQuestion"));
     }
 
     #[test]

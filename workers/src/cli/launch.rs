@@ -42,6 +42,7 @@ pub(super) fn launch(
         add_dirs: start.add_dirs,
         images: start.images,
         prompt: start.prompt,
+        has_forms: shared.client.shows_forms(),
     };
     let args = argv::arguments(&shared.turn, &values)?;
     let mark = format!("{}.{}.{}", id(), session.id, shared.next_number());

@@ -14,6 +14,7 @@ use agent_client_protocol_schema::v1 as acp;
 use rpc::RpcError;
 use serde_json::{Map, Value, json};
 
+use super::fault::Fault;
 use super::models;
 use super::runtimes::{Login, Runtime};
 use super::shared::Shared;
@@ -107,13 +108,14 @@ pub(super) fn authenticate(shared: &Shared, request: &Value) -> Result<(), RpcEr
     if models::ask_server(shared) && !shared.is_logged_out() {
         return Ok(());
     }
-    let program = shared.program().map_err(|why| shared.error(false, &why))?;
-    let child = probe::start(&program, &login.args, None)
-        .map_err(|error| shared.error(false, &format!("{} did not start: {error}", program.display())))?;
+    let program = shared.program().map_err(|why| shared.error(Fault::Runtime, &why))?;
+    let child = probe::start(&program, &login.args, None).map_err(|error| {
+        shared.error(Fault::Runtime, &format!("{} did not start: {error}", program.display()))
+    })?;
     // Its output may have the key, so nothing of it is told.
     match wait(shared, child, &key) {
         Some(0) => Ok(()),
-        _ => Err(shared.error(true, "the login did not succeed")),
+        _ => Err(shared.error(Fault::Authentication, "the login did not succeed")),
     }
 }
 

@@ -11,6 +11,7 @@ mod bridge;
 mod client;
 mod codex_server;
 mod descendants;
+mod fault;
 mod format;
 mod history;
 mod image_files;

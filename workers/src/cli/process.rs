@@ -4,6 +4,8 @@
 //! groups of their own, so each descendant is signalled by its pid.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -18,6 +20,7 @@ use rpc::LineReader;
 
 use super::descendants::{self, ProcessInfo};
 use super::format::text::without_escapes;
+use super::runtimes::DEFAULT_PATH;
 use super::stop_sequence::{StopSequence, StopStep};
 use crate::lock::lock;
 
@@ -89,11 +92,26 @@ pub(super) struct Start<'a> {
     pub(super) mark: String,
 }
 
+/// PATH with the folder of this program at its end: a script and the `node` that runs it are often installed together,
+/// and PATH may be that of a service manager. `None`: PATH has the folder already, or cannot have it.
+fn path_with_folder_of(program: &Path) -> Option<OsString> {
+    let folder = program.parent().filter(|folder| folder.is_absolute())?;
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    let is_known = env::split_paths(&path).any(|known| known == folder);
+    if is_known {
+        return None;
+    }
+    env::join_paths(env::split_paths(&path).chain([folder.to_owned()])).ok()
+}
+
 impl Process {
     /// The output of the process arrives at `inbox`.
     pub(super) fn start(start: Start<'_>, inbox: SyncSender<ProcessEvent>) -> io::Result<Process> {
         let mut command = Command::new(start.program);
         command.args(start.args).envs(start.env).env(MARK, &start.mark).current_dir(start.cwd);
+        if let Some(path) = path_with_folder_of(start.program) {
+            command.env("PATH", path);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let input = child.stdin.take();

@@ -12,15 +12,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent_client_protocol_schema::v1 as acp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bridge::{self, Bridge, Effects, Opening};
+use super::fault::Fault;
 use super::launch::{Launch, launch};
 use super::log::log;
 use super::mcp::McpConfig;
 use super::process::{self, Process, ProcessEvent};
 use super::record::Entry;
-use super::session::{Cancellation, CloseReason, Opened, QueuedPrompt, Session, State};
+use super::session::{Cancellation, CloseReason, Opened, QueuedPrompt, RunningTurn, Session, State, Waiting};
 use super::settings::{Reported, Settings};
 use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
@@ -65,6 +66,31 @@ pub(super) fn wake_or_spawn(
     Ok(sender)
 }
 
+/// Gives a prompt to the session's process thread, which makes it a turn.
+pub(super) fn begin(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    state: &mut State,
+    waiting: Waiting,
+) -> io::Result<()> {
+    let inbox = wake_or_spawn(shared, session, state)?;
+    make_turn(shared, session, state, waiting, inbox);
+    Ok(())
+}
+
+fn make_turn(
+    shared: &Shared,
+    session: &Session,
+    state: &mut State,
+    waiting: Waiting,
+    inbox: SyncSender<ProcessEvent>,
+) {
+    shared.note_prompt(session, state, &waiting.prompt.text(), waiting.blocks);
+    let cancellation = Arc::new(Cancellation::default());
+    state.queued_prompt = Some(QueuedPrompt { prompt: waiting.prompt, cancellation: cancellation.clone() });
+    state.turn = Some(RunningTurn { reply_to: waiting.reply_to, cancellation, inbox });
+}
+
 struct ProcessThread<'a> {
     report: TurnReport<'a>,
     connection: Option<Connection>,
@@ -107,6 +133,18 @@ impl ProcessThread<'_> {
             let end = self.run_prompt(&next);
             self.drop_questions();
             self.report.finish(&next.cancellation, end);
+            self.begin_next();
+        }
+    }
+
+    /// Makes the next prompt that waits a turn of this thread.
+    fn begin_next(&mut self) {
+        let TurnReport { shared, session, .. } = self.report;
+        let mut state = session.lock();
+        if let (None, Some(inbox)) = (&state.turn, state.process_thread.clone())
+            && let Some(next) = state.waiting.pop_front()
+        {
+            make_turn(shared, session, &mut state, next, inbox);
         }
     }
 
@@ -155,7 +193,7 @@ impl ProcessThread<'_> {
                 return End::Stop(acp::StopReason::Cancelled);
             }
             if let Err(message) = self.ensure_process() {
-                return End::Fault { is_auth: false, message };
+                return End::Fault { fault: Fault::Runtime, message };
             }
             // These may still be set by the last process.
             self.report.events.end = None;
@@ -175,7 +213,7 @@ impl ProcessThread<'_> {
                 let mut state = self.report.session.lock();
                 if state.record.has_answer {
                     let message = "the CLI no longer knows this session; begin a new one".to_owned();
-                    return End::Fault { is_auth: false, message };
+                    return End::Fault { fault: Fault::Runtime, message };
                 }
                 // The CLI was stopped before it saved anything, so a new session loses nothing.
                 let name = &self.report.session.id;
@@ -227,6 +265,7 @@ impl ProcessThread<'_> {
             fork: record.fork_source(),
             settings: &settings,
             opened: &opened,
+            has_forms: shared.client.shows_forms(),
         };
         bridge.open(&opening, &mut effects);
         self.connection = Some(Connection {
@@ -359,7 +398,7 @@ impl ProcessThread<'_> {
         }
         connection.needs_restart |= effects.needs_restart;
         if let Some(message) = &effects.logged_out {
-            self.report.events.fail(true, message);
+            self.report.events.fail(Fault::Authentication, message);
         }
         self.session_unknown |= effects.session_unknown;
         // The client must know of a tool call before it is asked about it.
@@ -369,6 +408,15 @@ impl ProcessThread<'_> {
             let params = acp::RequestPermissionRequest::new(session.id.clone(), call, question.options);
             let id = shared.ask(session, "session/request_permission", &params);
             self.questions.insert(id, question.key);
+        }
+        for form in effects.forms {
+            let mut params = json!({ "mode": "form", "sessionId": session.id, "message": form.message });
+            params["requestedSchema"] = form.schema;
+            if let Some(call) = form.call {
+                params["toolCallId"] = json!(call);
+            }
+            let id = shared.ask(session, "elicitation/create", &params);
+            self.questions.insert(id, form.key);
         }
         for key in effects.withdrawn {
             self.questions.retain(|id, asked| {

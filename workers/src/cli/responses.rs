@@ -154,6 +154,8 @@ pub(super) fn model_in_use(shared: &Shared, record: &Record) -> Option<Model> {
 
 /// The session's mode, else that of the command line, else the first of the table.
 fn mode_of(shared: &Shared, record: &Record) -> String {
-    let chosen = record.mode.as_ref().or(shared.options.mode.as_ref());
+    let is_offered = |id: &&String| shared.turn.modes.iter().any(|mode| mode.id == **id);
+    // A session may have been in a mode that root has not.
+    let chosen = record.mode.as_ref().filter(is_offered).or(shared.options.mode.as_ref());
     chosen.or(shared.turn.modes.first().map(|mode| &mode.id)).cloned().unwrap_or_default()
 }

@@ -5,7 +5,7 @@
 //! those with the same id.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -133,6 +133,9 @@ pub struct Turn {
     /// The kinds of MCP servers that the CLI takes beside programs.
     #[serde(default)]
     pub mcp: Vec<McpTransport>,
+    /// Arguments that replace `{without_forms}` where the client shows no forms for what the CLI wants to know.
+    #[serde(default)]
+    pub without_forms: Vec<String>,
     /// What the CLI may do without asking, the default first. The arguments of one replace `{mode}`.
     #[serde(default)]
     pub modes: Vec<Mode>,
@@ -197,6 +200,9 @@ pub struct Mode {
     /// The mode in the CLI's own protocol, where no arguments set it.
     #[serde(default)]
     pub set: serde_json::Map<String, serde_json::Value>,
+    /// The CLI refuses it to root, unless `IS_SANDBOX` says that nothing can be harmed.
+    #[serde(default)]
+    pub not_as_root: bool,
 }
 
 /// All rows: the user's, then the built-in ones with other ids.
@@ -226,11 +232,13 @@ pub fn named(id: &str) -> Result<Runtime, String> {
     }
 }
 
+/// Where programs are looked for if PATH is not set, as `execvp` does.
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 impl Runtime {
     /// The first of its programs in PATH.
     pub fn program(&self) -> Option<PathBuf> {
-        let path = env::var_os("PATH").unwrap_or_default();
-        self.binaries.iter().find_map(|name| find(name, env::split_paths(&path)))
+        self.binaries.iter().find_map(|name| find_in_path(name))
     }
 
     /// The command that starts an ACP agent: the CLI itself if it speaks ACP, else the adapter.
@@ -239,7 +247,7 @@ impl Runtime {
             let adapter = ["agent", "cli", "--runtime", &self.id].map(str::to_owned);
             return ("stdio-bus".to_owned(), adapter.to_vec());
         };
-        let path = env::var_os("PATH").unwrap_or_default();
+        let path = search_path();
         self.acp_command(acp, &path).unwrap_or_else(|| {
             let program = acp.command.as_ref().unwrap_or(&self.binaries[0]);
             (program.clone(), acp.args.clone())
@@ -249,7 +257,7 @@ impl Runtime {
     /// The same, if that program is installed. The error is for the user.
     pub fn installed_command(&self) -> Result<(String, Vec<String>), String> {
         let Some(acp) = &self.acp else { return Ok(self.command()) };
-        let path = env::var_os("PATH").unwrap_or_default();
+        let path = search_path();
         self.acp_command(acp, &path).ok_or_else(|| {
             let needed = acp.command.as_ref().unwrap_or(&self.binaries[0]);
             let instead =
@@ -278,6 +286,15 @@ impl Runtime {
             None => format!("{} is not installed: no {names} in PATH", self.name),
         }
     }
+}
+
+/// The program of this name in PATH.
+pub(crate) fn find_in_path(name: &str) -> Option<PathBuf> {
+    find(name, env::split_paths(&search_path()))
+}
+
+fn search_path() -> OsString {
+    env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into())
 }
 
 fn find(name: &str, folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
@@ -359,6 +376,12 @@ impl Turn {
             Some(OwnProtocol::Codex) => true,
             Some(OwnProtocol::Claude) | None => false,
         }
+    }
+
+    /// Leaves out the modes that the CLI would refuse to this user.
+    pub(super) fn without_refused_modes(mut self, is_root: bool) -> Turn {
+        self.modes.retain(|mode| !(mode.not_as_root && is_root));
+        self
     }
 
     /// Whether this placeholder stands in the arguments.

@@ -3,6 +3,7 @@
 //! The end of stdin, SIGTERM and SIGINT have the same effect: running CLIs are stopped with everything that they
 //! started, their turns are answered as cancelled, and the process exits.
 
+use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -42,6 +43,9 @@ fn start(options: Options) -> Result<(), String> {
             row.name, row.binaries[0]
         ));
     };
+    let is_root =
+        nix::unistd::geteuid().is_root() && env::var_os("IS_SANDBOX").is_none_or(|it| it.is_empty());
+    let turn = turn.without_refused_modes(is_root);
     if let Some(model) = &options.model
         && !argv::is_model(model)
     {

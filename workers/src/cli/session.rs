@@ -1,5 +1,6 @@
 //! An open session: its saved record, its running turn, and the work that waits for its process thread.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,6 +31,8 @@ pub(super) struct State {
     pub(super) process_thread: Option<SyncSender<ProcessEvent>>,
     /// The prompt of `turn`, until the process thread takes it.
     pub(super) queued_prompt: Option<QueuedPrompt>,
+    /// Prompts that came during a turn, in their order. Each becomes a turn when the one before it has ended.
+    pub(super) waiting: VecDeque<Waiting>,
     /// The client's answers to the process thread's questions, by the questions' ids.
     pub(super) answers: Vec<(u64, Value)>,
     pub(super) close: Option<CloseReason>,
@@ -41,6 +44,14 @@ pub(super) struct Opened {
     pub(super) mcp_servers: Vec<acp::McpServer>,
     /// Folders beside that of the session in which the CLI may work.
     pub(super) directories: Vec<String>,
+}
+
+/// A prompt that is not yet a turn.
+pub(super) struct Waiting {
+    pub(super) reply_to: OwnedReplyTo,
+    pub(super) prompt: Prompt,
+    /// As the client has sent it.
+    pub(super) blocks: Vec<acp::ContentBlock>,
 }
 
 pub(super) struct QueuedPrompt {
@@ -84,7 +95,7 @@ impl Session {
 impl State {
     /// Whether a process of the CLI may be running.
     pub(super) fn is_busy(&self) -> bool {
-        self.turn.is_some() || self.process_thread.is_some()
+        self.turn.is_some() || self.process_thread.is_some() || !self.waiting.is_empty()
     }
 
     /// Makes the process thread look at this state.

@@ -10,20 +10,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use agent_client_protocol_schema::v1 as acp;
 use rpc::RpcError;
 use rpc::error::{AUTH_REQUIRED, CANCELLED, INTERNAL_ERROR};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::Client;
+use super::fault::Fault;
 use super::log::log;
 use super::options::Options;
 use super::record::{Entry, Record};
 use super::runtimes::{Delivery, Runtime, Turn};
-use super::session::{CloseReason, Session};
+use super::session::{CloseReason, Session, State};
 use super::watch::SilenceLimits;
 use crate::acp::session_files::EventSourced;
-use crate::acp::session_list::SessionSummary;
+use crate::acp::session_list::{SessionSummary, title_from_prompt};
 use crate::acp::store::Store;
 use crate::acp::writer::Writer;
 use crate::detect::{self, Model};
@@ -207,8 +209,41 @@ impl Shared {
         id
     }
 
+    /// Takes a question back. A client that still shows it may stop doing so.
     pub(super) fn drop_question(&self, id: u64) {
-        lock(&self.questions).remove(&id);
+        let was_open = lock(&self.questions).remove(&id).is_some();
+        if was_open {
+            self.writer.notify("$/cancel_request", &json!({ "requestId": id }));
+        }
+    }
+
+    /// Saves a prompt that becomes a turn, and names the session after the first one.
+    pub(super) fn note_prompt(
+        &self,
+        session: &Session,
+        state: &mut State,
+        text: &str,
+        blocks: Vec<acp::ContentBlock>,
+    ) {
+        if state.record.title.is_none()
+            && let Some(title) = title_from_prompt(text)
+        {
+            let info = acp::SessionInfoUpdate::new().title(title.clone());
+            self.writer.update(&session.id, acp::SessionUpdate::SessionInfoUpdate(info));
+            self.store.append(&session.id, &mut state.record, Entry::Title(title));
+        }
+        for block in blocks {
+            let update = acp::SessionUpdate::UserMessageChunk(acp::ContentChunk::new(block));
+            self.store.append(&session.id, &mut state.record, Entry::Update(Box::new(update)));
+        }
+    }
+
+    /// Answers all prompts that wait for the turn of another to end: they were cancelled with it.
+    pub(super) fn cancel_waiting(&self, state: &mut State) {
+        for waiting in state.waiting.drain(..) {
+            let cancelled = acp::PromptResponse::new(acp::StopReason::Cancelled);
+            self.writer.respond(waiting.reply_to.as_ref(), Ok(&cancelled));
+        }
     }
 
     /// Ignores an unknown id, which belongs to a turn that is over.
@@ -222,21 +257,27 @@ impl Shared {
         }
     }
 
-    /// Cancels the turn whose prompt has this request id.
+    /// Cancels the prompt with this request id, whether it is a turn or waits for one.
     pub(super) fn cancel_prompt(&self, id: &str) {
         let error = RpcError::new(CANCELLED, "Request cancelled");
         for session in self.sessions().values() {
-            if let Some(turn) = &session.lock().turn
+            let mut state = session.lock();
+            if let Some(turn) = &state.turn
                 && turn.reply_to.id.get() == id
             {
                 turn.cancel(false, Some(error.clone()));
+            }
+            if let Some(place) = state.waiting.iter().position(|one| one.reply_to.id.get() == id)
+                && let Some(waiting) = state.waiting.remove(place)
+            {
+                self.writer.respond(waiting.reply_to.as_ref(), Err::<&Value, _>(&error));
             }
         }
     }
 
     /// Stops the turn and the process of a session that is no longer in the table.
     pub(super) fn close(&self, session: Arc<Session>) {
-        stop(&session, CloseReason::SessionClosed);
+        self.stop(&session, CloseReason::SessionClosed);
         let is_busy = session.lock().is_busy();
         if is_busy {
             let mut closing = lock(&self.closing);
@@ -248,8 +289,18 @@ impl Shared {
     pub(super) fn close_all(&self) {
         self.is_stopping.store(true, Ordering::Release);
         for session in self.all_sessions() {
-            stop(&session, CloseReason::AgentExits);
+            self.stop(&session, CloseReason::AgentExits);
         }
+    }
+
+    fn stop(&self, session: &Session, reason: CloseReason) {
+        let mut state = session.lock();
+        state.close = Some(reason);
+        self.cancel_waiting(&mut state);
+        if let Some(turn) = &state.turn {
+            turn.cancel(reason == CloseReason::AgentExits, None);
+        }
+        state.wake();
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -270,10 +321,9 @@ impl Shared {
     }
 
     /// The error that answers a failed turn.
-    pub(super) fn error(&self, is_auth: bool, message: &str) -> RpcError {
-        let kind = if is_auth { "authentication" } else { "runtime" };
-        let data = json!({ "errorKind": kind, "runtime": self.row.id, "details": message });
-        if is_auth {
+    pub(super) fn error(&self, fault: Fault, message: &str) -> RpcError {
+        let data = json!({ "errorKind": fault.name(), "runtime": self.row.id, "details": message });
+        if fault == Fault::Authentication {
             let hint = self.row.log_in.as_ref().map_or(String::new(), |how| format!(" (to log in: {how})"));
             let message = format!("Authentication required: {message}{hint}");
             RpcError { code: AUTH_REQUIRED, message, data: Some(data) }
@@ -284,13 +334,4 @@ impl Shared {
             RpcError { code: INTERNAL_ERROR, message, data: Some(data) }
         }
     }
-}
-
-fn stop(session: &Session, reason: CloseReason) {
-    let mut state = session.lock();
-    state.close = Some(reason);
-    if let Some(turn) = &state.turn {
-        turn.cancel(reason == CloseReason::AgentExits, None);
-    }
-    state.wake();
 }

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rpc::OwnedReplyTo;
+use serde_json::Value;
 
+use super::fault::Fault;
 use super::format::{self, Format};
 use super::image_files::ImageFiles;
 use super::launch::{Launch, launch};
@@ -20,11 +21,12 @@ use super::process::{self, Process, ProcessEvent};
 use super::prompt::Prompt;
 use super::record::Record;
 use super::runtimes::Delivery;
-use super::session::{Cancellation, Opened, RunningTurn, Session, State};
+use super::session::{Cancellation, Opened, RunningTurn, Session, State, Waiting};
 use super::shared::Shared;
 use super::turn_events::End;
 use super::turn_report::TurnReport;
 use super::watch::{Tick, Watch};
+use crate::acp::dispatch::internal_error;
 
 /// How long a turn waits for the process that lists the models.
 const MODELS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,9 +37,10 @@ pub(super) fn begin(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     state: &mut State,
-    reply_to: OwnedReplyTo,
-    prompt: Prompt,
+    waiting: Waiting,
 ) -> io::Result<()> {
+    shared.note_prompt(session, state, &waiting.prompt.text(), waiting.blocks);
+    let (reply_to, prompt) = (waiting.reply_to, waiting.prompt);
     let (sender, inbox) = process::inbox();
     let cancellation = Arc::new(Cancellation::default());
     let (thread_shared, thread_session) = (shared.clone(), session.clone());
@@ -49,12 +52,26 @@ pub(super) fn begin(
         let format = format::new(thread_shared.turn.format);
         let turn = OneShotTurn { report, format, cancellation: &thread_cancellation };
         turn.run(&input, thread_sender, &inbox);
+        begin_next(&thread_shared, &thread_session);
     };
     let spawned = thread::Builder::new().name("turn".to_owned()).spawn(body);
     if spawned.is_err() {
         state.turn = None;
     }
     spawned.map(|_| ())
+}
+
+/// Starts the turn of the next prompt that waits.
+fn begin_next(shared: &Arc<Shared>, session: &Arc<Session>) {
+    let mut state = session.lock();
+    while state.turn.is_none()
+        && let Some(next) = state.waiting.pop_front()
+    {
+        let reply_to = next.reply_to.clone();
+        if let Err(error) = begin(shared, session, &mut state, next) {
+            shared.writer.respond(reply_to.as_ref(), Err::<&Value, _>(&internal_error(error)));
+        }
+    }
 }
 
 struct Input {
@@ -79,7 +96,7 @@ impl OneShotTurn<'_> {
         }
         let end = match self.start(input, sender) {
             Ok((process, _files)) => self.watch(process, inbox),
-            Err(message) => End::Fault { is_auth: false, message },
+            Err(message) => End::Fault { fault: Fault::Runtime, message },
         };
         self.report.finish(self.cancellation, end);
     }

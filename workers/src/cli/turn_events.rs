@@ -10,6 +10,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fault::Fault;
 use super::format::text::{OUTPUT_LANGUAGE, fenced};
 use super::tool::{Tool, text_content};
 
@@ -55,7 +56,7 @@ pub(super) struct TurnEvents {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum End {
     Stop(acp::StopReason),
-    Fault { is_auth: bool, message: String },
+    Fault { fault: Fault, message: String },
 }
 
 /// What a running call has printed, and how much of it was shown.
@@ -337,12 +338,12 @@ impl TurnEvents {
         self.end = Some(End::Stop(reason));
     }
 
-    pub(super) fn fail(&mut self, is_auth: bool, message: &str) {
+    pub(super) fn fail(&mut self, fault: Fault, message: &str) {
         let message = match message.char_indices().nth(FAULT_CHARS) {
             Some((end, _)) => format!("{}…", &message[..end]),
             None => message.to_owned(),
         };
-        self.end = Some(End::Fault { is_auth, message });
+        self.end = Some(End::Fault { fault, message });
     }
 
     fn push_chunk(

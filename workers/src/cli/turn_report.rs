@@ -7,7 +7,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::json;
 
 use super::argv;
-use super::format::text::is_auth_error;
+use super::fault::Fault;
 use super::log::log;
 use super::process::Process;
 use super::record::{Entry, Record, merge_chunks};
@@ -61,7 +61,7 @@ impl<'a> TurnReport<'a> {
             return Some(End::Stop(acp::StopReason::Cancelled));
         }
         match watch.fault() {
-            Some(message) => Some(End::Fault { is_auth: false, message }),
+            Some(message) => Some(End::Fault { fault: Fault::Runtime, message }),
             None => end,
         }
     }
@@ -80,7 +80,7 @@ impl<'a> TurnReport<'a> {
         let stderr = process.stderr_tail();
         let details = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
         let message = format!("it ended without a result ({status}){details}");
-        End::Fault { is_auth: is_auth_error(&stderr), message }
+        End::Fault { fault: Fault::said(&stderr), message }
     }
 
     /// Answers the prompt, after the last of its updates. Later events belong to the next turn.
@@ -116,7 +116,7 @@ impl<'a> TurnReport<'a> {
                 }
                 Ok(answer)
             }
-            (None, End::Fault { is_auth, message }) => Err(self.shared.error(is_auth, &message)),
+            (None, End::Fault { fault, message }) => Err(self.shared.error(fault, &message)),
         };
         self.shared.writer.respond(turn.reply_to.as_ref(), answer.as_ref());
     }

@@ -4,6 +4,7 @@
 //! of one is reported for that one alone. This module knows nothing of terminals and of bus.json.
 
 mod models;
+mod pool;
 pub(crate) mod probe;
 
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use rpc::text::strip_control;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cli::runtimes::{FormatName, Runtime};
 pub use models::Model;
@@ -108,15 +109,15 @@ fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
         return found;
     }
     found.version = version(&output);
-    let (command, args) = match row.installed_command() {
-        Ok(command) => command,
+    let pool = match pool::pool(row, &program) {
+        Ok(pool) => pool,
         Err(reason) => {
             found.reason = Some(reason);
             return found;
         }
     };
     found.available = true;
-    found.pool = Some(json!({ "id": row.id, "command": command, "args": args }));
+    found.pool = Some(pool);
     if let Some(args) = &row.login {
         found.logged_in = run(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
     }

@@ -97,7 +97,14 @@ pub(crate) fn listed(row: &Runtime, program: &Path) -> Vec<Model> {
 fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
     let mut models: Vec<Model> = match shape {
         ModelsShape::Lines => {
-            output.lines().filter_map(|line| model(&json!(line.trim()), &Value::Null, Vec::new())).collect()
+            let read = |line: &str| {
+                // Cursor prints `id - Label (current)`.
+                let (id, name) = line.trim().split_once(" - ").unwrap_or((line.trim(), ""));
+                let name = name.trim_end_matches("(current)").trim_end_matches("(default)").trim();
+                let name = if name.is_empty() { Value::Null } else { json!(name) };
+                model(&json!(id.trim()), &name, Vec::new())
+            };
+            output.lines().filter_map(read).collect()
         }
         ModelsShape::Codex => {
             let output: Value = serde_json::from_str(output).unwrap_or_default();
@@ -236,6 +243,10 @@ mod tests {
             ids(&read(ModelsShape::Lines, "a/one\nNo models available\n\na/two\n")),
             ["a/one", "a/two"]
         );
+        let cursor =
+            read(ModelsShape::Lines, "Available models\n\nauto - Auto (current)\ngpt-5.2 - GPT-5.2\n");
+        assert_eq!(ids(&cursor), ["auto", "gpt-5.2"]);
+        assert_eq!([&*cursor[0].name, &*cursor[1].name], ["Auto", "GPT-5.2"]);
         assert_eq!(read(ModelsShape::Codex, "log in first"), []);
     }
 

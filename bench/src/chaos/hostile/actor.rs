@@ -1,6 +1,6 @@
 //! A client of the hostile run: it does one thing or another at random.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -18,9 +18,6 @@ pub(super) const PRIVATE: &str = "private";
 /// The longest text of most requests.
 pub(super) const SHORT_BYTES: usize = 4 << 10;
 const UPDATES_MAX: u32 = 8;
-/// How much of a line is shown, and how many are remembered.
-pub(super) const EXCERPT_BYTES: usize = 240;
-const TRAIL_LINES: usize = 400;
 const IN_FLIGHT_MAX: usize = 3;
 const SESSIONS_MAX: usize = 5;
 pub(super) const KNOWN_MAX: usize = 40;
@@ -38,8 +35,6 @@ pub(super) struct Actor {
     pub(super) left: HashSet<String>,
     /// Sessions that it was in and that ended otherwise.
     pub(super) past: HashSet<String>,
-    /// The beginnings of the last lines that it was sent and has sent.
-    trail: VecDeque<String>,
     /// It reads nothing until then.
     pub(super) reads_again: Instant,
 }
@@ -112,7 +107,6 @@ impl Actor {
             parts: HashMap::new(),
             left: HashSet::new(),
             past: HashSet::new(),
-            trail: VecDeque::new(),
             reads_again: Instant::now(),
         }
     }
@@ -167,7 +161,7 @@ impl Actor {
             700..850 => self.join_any(world, out),
             850..900 => self.take(world, out),
             900..950 => self.leave(world, out),
-            950..965 => self.cancel(out),
+            950..965 => self.cancel(world, out),
             965..990 => self.reads_again = Instant::now() + Duration::from_millis(self.rng.u64(5..300)),
             _ => {
                 world.counts.resets += 1;
@@ -190,26 +184,8 @@ impl Actor {
         world.counts.asked += 1;
         self.waiting.insert(id, (asked, Instant::now()));
         let line = write::request(id, method, params);
-        self.remember("asks", &line);
+        world.remember(self.number, "asks", &line);
         out.extend(line);
-    }
-
-    pub(super) fn remember(&mut self, does: &str, line: &[u8]) {
-        if self.trail.len() == TRAIL_LINES {
-            self.trail.pop_front();
-        }
-        let excerpt = String::from_utf8_lossy(&line[..line.len().min(EXCERPT_BYTES)]);
-        self.trail.push_back(format!("{does} {}", excerpt.trim_end()));
-    }
-
-    /// What it remembers of a session, and all answers, for whoever wants to know how a fault came about.
-    pub(super) fn trail_of(&self, session: &str) -> String {
-        let of_it = self
-            .trail
-            .iter()
-            .filter(|line| line.contains(session) || line.contains("\"id\":"))
-            .map(String::as_str);
-        of_it.collect::<Vec<_>>().join("\n")
     }
 
     fn most(&mut self, world: &World) -> usize {
@@ -315,9 +291,11 @@ impl Actor {
         self.ask(world, out, Asked::Leave { session, for_good: !closes }, method, &params);
     }
 
-    fn cancel(&mut self, out: &mut Vec<u8>) {
+    fn cancel(&mut self, world: &mut World, out: &mut Vec<u8>) {
         if let Some(session) = self.pick(|part| part.prompts) {
-            out.extend(write::notification("session/cancel", json!({ "sessionId": session })));
+            let line = write::notification("session/cancel", json!({ "sessionId": session }));
+            world.remember(self.number, "says", &line);
+            out.extend(line);
         }
     }
 }

@@ -7,10 +7,10 @@ use rpc::write;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::actor::{Actor, Asked, EXCERPT_BYTES, KNOWN_MAX, PRIVATE, Part, SHORT_BYTES, agents};
+use super::actor::{Actor, Asked, KNOWN_MAX, PRIVATE, Part, SHORT_BYTES, agents};
 use super::hearing::Wrong;
 use super::line::{Line, Params, TurnResult, Update};
-use super::world::{Fault, World};
+use super::world::{EXCERPT_BYTES, Fault, World};
 use crate::puppet::{Script, log_uniform};
 use crate::sealed::{self, Place, Seal};
 
@@ -21,7 +21,7 @@ impl Actor {
     /// Judges a line. What it says to it is appended to `out`.
     pub(super) fn receive(&mut self, world: &mut World, line: &[u8], out: &mut Vec<u8>) {
         world.counts.bytes += line.len() as u64;
-        self.remember("hears", line);
+        world.remember(self.number, "hears", line);
         let wrong = match serde_json::from_slice::<Line<'_>>(line) {
             Ok(line) => match (line.method, line.params, line.id) {
                 (None, _, Some(id)) => self.take_answer(world, id, &line),
@@ -34,7 +34,8 @@ impl Actor {
             let excerpt = String::from_utf8_lossy(&line[..line.len().min(EXCERPT_BYTES)]);
             let names = self.parts.keys().chain(&self.left).chain(&self.past);
             let session = names.filter(|name| excerpt.contains(agents(name))).max_by_key(|name| name.len());
-            let trail = session.map(|session| self.trail_of(agents(session))).unwrap_or_default();
+            let trail =
+                session.map(|session| world.trail_of(agents(session), self.number)).unwrap_or_default();
             world.faults.add(fault, || format!("client {}: {why}\n{excerpt}\n{trail}", self.number));
         }
     }
@@ -113,7 +114,7 @@ impl Actor {
     fn take_answer(&mut self, world: &mut World, id: &RawValue, line: &Line<'_>) -> Verdict {
         let asked = id.get().parse().ok().and_then(|id: u64| self.waiting.remove(&id));
         let Some((asked, at)) = asked else { return Err((Fault::Doubled, "answered twice, or never asked")) };
-        world.is_here(self.connection, at, |session| self.trail_of(session));
+        world.is_here(self.connection, at, self.number);
         match (line.result, line.error) {
             (Some(result), None) => {
                 world.counts.right += 1;
@@ -158,7 +159,7 @@ impl Actor {
                     part.hearing.begins_live(world.next_turn);
                 }
                 if let Some(owner) = owner.filter(|owner| world.private.get(&session) == Some(owner)) {
-                    let trail = self.trail_of(&session);
+                    let trail = world.trail_of(&session, self.number);
                     let what =
                         format!("client {} joins {session}, which is not shared\n{trail}", self.number);
                     world.suspect(owner, session, what);

@@ -1,6 +1,6 @@
 //! What the clients of the hostile run share: the sessions that they know of, what they heard, and what went wrong.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 use super::hearing::Hearings;
@@ -23,7 +23,13 @@ pub(super) struct World {
     pub(super) next_turn: u64,
     /// The longest text of the other requests.
     pub(super) longest: usize,
+    /// The beginnings of the last lines that clients were sent and have sent, with the numbers of the clients.
+    pub(super) trail: VecDeque<(u32, String)>,
 }
+
+/// How much of a line is shown, and how many lines are remembered.
+pub(super) const EXCERPT_BYTES: usize = 240;
+const TRAIL_LINES: usize = 40_000;
 
 /// Shown to be right when the owner is answered on the same connection what it has asked later.
 pub(super) struct Suspicion {
@@ -38,12 +44,30 @@ impl World {
         self.suspected.push(Suspicion { owner, session, at: Instant::now(), what });
     }
 
-    /// The owner of this connection was answered what it asked then. `trail` is what it remembers of a session.
-    pub(super) fn is_here(&mut self, owner: u64, asked: Instant, trail: impl Fn(&str) -> String) {
+    pub(super) fn remember(&mut self, client: u32, does: &str, line: &[u8]) {
+        if self.trail.len() == TRAIL_LINES {
+            self.trail.pop_front();
+        }
+        let excerpt = String::from_utf8_lossy(&line[..line.len().min(EXCERPT_BYTES)]);
+        self.trail.push_back((client, format!("{client} {does} {}", excerpt.trim_end())));
+    }
+
+    /// What all clients said and heard of a session, and all that one of them asked and was answered.
+    pub(super) fn trail_of(&self, session: &str, client: u32) -> String {
+        let of_it = self
+            .trail
+            .iter()
+            .filter(|(number, line)| line.contains(session) || *number == client && line.contains("\"id\":"));
+        of_it.map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The owner of this connection, the client of this number, was answered what it asked then.
+    pub(super) fn is_here(&mut self, owner: u64, asked: Instant, number: u32) {
         for at in (0..self.suspected.len()).rev() {
             if self.suspected[at].owner == owner && self.suspected[at].at < asked {
                 let Suspicion { what, session, .. } = self.suspected.swap_remove(at);
-                self.faults.add(Fault::Leaked, || format!("{what}\nits owner:\n{}", trail(&session)));
+                let trail = self.trail_of(&session, number);
+                self.faults.add(Fault::Leaked, || format!("{what}\nwith its owner:\n{trail}"));
             }
         }
     }

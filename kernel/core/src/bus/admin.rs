@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::Bus;
 use super::from_client::Routed;
 use super::status::Report;
+use super::upgrade;
+use super::{keep, past};
 use crate::id::Link;
 use crate::limit::{ADMIN_PARAMS_BYTES, ADMIN_STEP_BYTES, ADMIN_STEPS};
 use crate::state::workers::Recycled;
@@ -30,13 +32,16 @@ impl Bus {
             b"_bus/drain" => self.replace_request(message, Recycled::Drained)?.to_string(),
             b"_bus/logs" => self.logs_request(message)?,
             b"_bus/reload" => return self.reload_request(link, message),
+            b"_bus/upgrade" => return upgrade::request(self, link, params_of(message)?, message),
             b"_bus/stop" => self.stop_request(link, message)?.to_string(),
+            b"_bus/keep" => keep::begin(self, link, &params_of(message)?, message)?,
+            b"_bus/past" => return past::page(self, link, message),
             b"_bus/trace" => self.begin_trace(link, message)?.to_string(),
             b"_bus/sessions" => {
                 let page: Page = params_of(message)?;
                 Report::new(self).sessions(page.cursor.as_deref())?
             }
-            b"_bus/attach" => return self.attach_guest(link, message),
+            b"_bus/attach" => return self.attach_guest(link, message, None),
             b"_bus/close" => {
                 self.close_named(link, message)?;
                 "{}".to_owned()
@@ -69,6 +74,7 @@ impl Bus {
             client: Option<Box<str>>,
             #[serde(default)]
             events: bool,
+            role: Option<Box<str>>,
         }
 
         let hello: Hello = params_of(message)?;
@@ -76,7 +82,14 @@ impl Bus {
             None => None,
             Some(name) => Some(self.pools.find(name)?),
         };
+        let is_pipe = match hello.role.as_deref() {
+            None => false,
+            Some("pipe") if pool.is_some() => true,
+            Some("pipe") => return Err(RpcError::invalid("a pipe is bound to a pool: name it")),
+            Some(other) => return Err(RpcError::invalid(format!("there is no role {other:?}, only pipe"))),
+        };
         if let Some(client) = self.clients.get_mut(link) {
+            client.is_pipe |= is_pipe;
             client.greets_as(hello.client.as_deref(), &mut self.held);
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;

@@ -4,18 +4,18 @@
 //! from the payload.
 
 use super::Bus;
+use super::keep::{self, By};
+use super::lists;
 use super::session::TurnEnd;
 use crate::id::{CallKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
 use crate::state::session_id::token;
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::Session;
 use crate::wire::error::RpcError;
-use crate::wire::json::Span;
 use crate::wire::message::Message;
 use crate::wire::nested;
-use crate::wire::splice::{Edit, Edits, splice, with_nested};
+use crate::wire::splice::{Edits, with_nested};
 
 impl Bus {
     pub(super) fn worker_answers(&mut self, id: WorkerId, message: Message<'_>) {
@@ -43,10 +43,19 @@ impl Bus {
             Purpose::Initialize => return self.initialized(id, message),
             Purpose::Open => return self.opened(id, call, message),
             Purpose::Recover(session) => self.recovered(session, id, message),
-            Purpose::List => self.answer_list(id, call, message),
+            Purpose::List => lists::answer(self, id, call, message),
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Prompt => {
                 self.answer(id, call, message);
+                if self.keeper.link().is_some() {
+                    keep::answer(
+                        self,
+                        call.session,
+                        By::Agent,
+                        message,
+                        key.spelled(&mut itoa::Buffer::new()),
+                    );
+                }
                 self.prompt_ended(call.session, key, TurnEnd::Answered(message));
             }
             Purpose::Broadcast => {
@@ -58,10 +67,9 @@ impl Bus {
             Purpose::Reopen { session, replays } => self.loaded(id, call, message, session, replays),
             Purpose::Set(kind) => {
                 self.answer(id, call, message);
-                let session = call.session.and_then(|session| self.sessions.get_mut(session));
-                if let (false, Some(session), Some(params)) = (failed, session, &call.params) {
-                    session.save_setting(kind, params, message.outcome());
-                    session.count(&mut self.held);
+                if let (false, Some(key), Some(params)) = (failed, call.session, &call.params) {
+                    let by = self.calls.calling_client(call.caller);
+                    self.setting_made((key, by), kind, params, message.outcome());
                 }
             }
             Purpose::Close(session) => {
@@ -136,64 +144,6 @@ impl Bus {
             Vec::new()
         };
         self.links.send(to, line, &with_nested(&edits, &nested));
-    }
-
-    /// Gives a list of sessions to its caller, without the sessions that other connected clients own.
-    fn answer_list(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
-        let Message { line, envelope } = message;
-        let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
-        let listed =
-            envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
-        let pool = self.workers.get(id).map(|worker| worker.pool);
-        let hides_unknown = pool.is_some_and(|pool| self.index().has_unknown_children(pool));
-        let mut shown = Vec::new();
-        let mut titled = Vec::new();
-        for entry in &listed {
-            let key = entry.id.and_then(|span| {
-                let name = message.name(span);
-                let worker = self.workers.get(id)?;
-                worker.sessions.get(&name).copied().or_else(|| self.index().in_store(worker.pool, &name))
-            });
-            let session = key.and_then(|key| self.sessions.get(key));
-            let is_hidden = |session: &Session| session.owner != Some(to) && !self.may_join(to, session);
-            let is_foreign = key.is_some_and(|key| self.is_owned(key)) && session.is_some_and(is_hidden);
-            titled.extend(
-                key.and_then(|key| Some((key, nested::member(line, Some(entry.element), b"title")?))),
-            );
-            let may_be_foreign = is_foreign || key.is_none() && hides_unknown;
-            if may_be_foreign && enabled(Check::ListOwner) {
-                continue;
-            }
-            if !shown.is_empty() {
-                shown.push(b',');
-            }
-            let token = |session: &Session| session.token_of(to).unwrap_or(&session.bus_token).clone();
-            let bus_token = session.map(token);
-            // A name that the client uses for a session in another store would not do for one that is not open.
-            let named = entry.id.filter(|_| bus_token.is_none()).map(|id| message.name(id));
-            let used = named.filter(|name| self.uses_name(to, name));
-            let renamed = used.map(|name| self.tags.token(&name));
-            match (entry.id, bus_token.or(renamed)) {
-                (Some(id), Some(token)) => {
-                    let within = |at: u32| (at - entry.element.start) as usize;
-                    let id = Span::new(within(id.start), within(id.end));
-                    splice(&mut shown, entry.element.of(line), &[Edit::new(id, &token)]);
-                }
-                _ => shown.extend_from_slice(entry.element.of(line)),
-            }
-        }
-        let mut edits = Edits::none();
-        edits.add(span, call.id.as_bytes());
-        if let (Some(first), Some(last)) = (listed.first(), listed.last()) {
-            edits.add(Span { start: first.element.start, end: last.element.end }, &shown);
-        }
-        self.links.send(to, line, &edits);
-        for (key, title) in titled {
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.shown.set_title(title.of(line));
-                session.count(&mut self.held);
-            }
-        }
     }
 
     /// Handles an answer that names a new session.

@@ -3,6 +3,7 @@
 use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::from_client::Routed;
+use super::pipe_role::Rights;
 use crate::id::{Link, WorkerId};
 use crate::limit::STICKY_NOTIFICATION_BYTES;
 use crate::state::calls::{Id, NOBODY, Purpose};
@@ -14,7 +15,7 @@ impl Bus {
     pub(super) fn broadcast(&mut self, link: Link, message: Message<'_>) -> Routed {
         let client = self.clients.find(link)?;
         let handshake = client.handshake.clone();
-        let pool_id = self.pools.of(client.pool, message)?;
+        let pool_id = Rights::of(self).pool(link, message)?;
         let first = self.worker_for_request(link, pool_id)?;
         let awaits = self.forward_to_worker(&Forward {
             from: link,

@@ -43,12 +43,6 @@ impl Bus {
         limit.min((room / LINE_ROOM_PART).max(LINE_BYTES_WHEN_FULL))
     }
 
-    /// While more is held than may be, the longest lines that clients have begun are given up. They are answered like
-    /// lines that are too long.
-    pub(super) fn give_up_long_lines(&mut self) {
-        while self.held_bytes() > self.limits.max_held_bytes && self.links.give_up_longest_line() {}
-    }
-
     /// Whether the bus can hold one more call of this caller.
     #[inline]
     pub(super) fn check_room(&self, caller: EndpointId) -> Result<(), RpcError> {

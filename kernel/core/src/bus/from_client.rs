@@ -1,12 +1,13 @@
 //! Lines of clients: each message finds its worker.
 
-use std::sync::Arc;
-
 use super::Bus;
 use super::forward::{Forward, SessionRef};
+use super::keep::{self, By};
+use super::lists;
+use super::mcp::is_mcp;
+use super::pipe_role::Rights;
 use super::placement::Need;
-use super::session::knows_history;
-use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
@@ -15,7 +16,6 @@ use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::opening::SettingKind;
 use crate::state::session_id::token;
-use crate::state::sessions::{IfRefused, Session};
 use crate::state::workers::Init;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -26,8 +26,24 @@ use crate::wire::splice::{Edit, Edits};
 
 pub(super) type Routed = Result<(), RpcError>;
 
-/// The pool and the node of a session, as far as they are known.
-type Home = (Option<PoolId>, Option<Arc<str>>);
+/// Whether agents take this for any session that they list, open or not. Those that begin with `_` are JetBrains AIR's.
+fn names_any_session(method: &[u8]) -> bool {
+    ends_session(method)
+        || matches!(
+            method,
+            b"session/fork"
+                | b"session/set_title"
+                | b"session/unarchive"
+                | b"session/status"
+                | b"_session/rename"
+                | b"_session/unarchive"
+        )
+}
+
+/// Whether a session is not open any more after this: one that is archived is closed.
+fn ends_session(method: &[u8]) -> bool {
+    matches!(method, b"session/delete" | b"session/archive" | b"_session/archive")
+}
 
 impl Bus {
     pub(super) fn client_line(&mut self, link: Link, line: &[u8], prefixes: &mut PrefixCache) {
@@ -67,11 +83,7 @@ impl Bus {
             Kind::Answer { .. } => self.client_answers(link, message),
             Kind::Request | Kind::Notification => {
                 if let Err(error) = self.route_client_message(link, message) {
-                    self.trace_line(Endpoint::Client(link), Endpoint::Bus, None, None, message);
-                    match message.id() {
-                        Some(id) => self.send_error(link, Some(id), &error),
-                        None => self.counters.dropped_notifications += 1,
-                    }
+                    refuse(self, link, message, error);
                 }
             }
         }
@@ -107,20 +119,17 @@ impl Bus {
         };
         let is_callee = |call: &&Call| call.callee == client.endpoint || !enabled(Check::BadReply);
         let Some(call) = self.calls.get(key).filter(is_callee) else { return };
-        if let Some((session, order)) = self.question_of(call, key)
-            && !self.question_decided(session, (link, key), order, None)
-        {
+        if self.question_answered(call.session, (link, key), None) {
+            self.fail_call(key, error);
+        } else {
             self.calls.end(key);
-            return;
         }
-        let Some(call) = self.calls.get(key) else { return };
-        self.sessions.end_pending(call.session, key, &mut self.held);
-        self.fail_call(key, error);
     }
 
     fn route_client_message(&mut self, link: Link, message: Message<'_>) -> Routed {
         let method = message.method();
         if method.starts_with(b"_bus/") {
+            Rights::of(self).check_method(link, method)?;
             return self.admin_request(link, message);
         }
         if let Some(id) = message.id() {
@@ -147,7 +156,7 @@ impl Bus {
             }
             b"session/new" | b"nes/start" => self.open_session(link, message),
             b"session/load" | b"session/resume" => self.load_or_resume(link, message),
-            b"session/attach" if message.is_request() => self.attach_guest(link, message),
+            b"session/attach" if message.is_request() => self.attach_guest(link, message, None),
             b"session/detach" if message.is_request() => {
                 self.detach_named(link, message)?;
                 self.answer_done(link, message);
@@ -177,7 +186,7 @@ impl Bus {
             return Err(RpcError::invalid(limit));
         }
         let handshake = Handshake::of(message.params());
-        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
+        let pool = Rights::of(self).pool(link, message)?;
         if let Some(client) = self.clients.get_mut(link) {
             if let Some(name) = message.params().and_then(Handshake::client_name) {
                 client.introduces_itself(&name, &mut self.held);
@@ -230,7 +239,7 @@ impl Bus {
     }
 
     fn open_session(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
+        let pool = Rights::of(self).pool(link, message)?;
         let to = match self.label_worker(link, message)? {
             Some(worker) => worker,
             None => {
@@ -256,15 +265,15 @@ impl Bus {
         let name = message.session_name().unwrap_or_default();
         let method = message.method();
         let mut own = self.clients.find(link)?.sessions.get(&name).copied();
-        if message.envelope.pool.is_some() && matches!(method, b"session/fork" | b"session/delete") {
+        if message.envelope.pool.is_some() && names_any_session(method) {
             let pool = self.pools.of(None, message).ok();
             own = own.filter(|key| self.is_meant(*key, &name, pool));
         }
         let Some(key) = own.or_else(|| self.sessions.any_named(&name)) else {
-            return match method {
-                b"session/fork" | b"session/delete" => self.fork_or_delete_absent(link, message, &name),
-                _ => Err(RpcError::unknown_session()),
-            };
+            if names_any_session(method) {
+                return self.absent_session_line(link, message, &name);
+            }
+            return Err(RpcError::unknown_session());
         };
         let owner = self.sessions.get(key).and_then(|session| session.owner);
         if owner != Some(link) && self.guest_line(link, key, message)? {
@@ -309,7 +318,8 @@ impl Bus {
                 self.check_fork(to)?;
                 Purpose::Open
             }
-            b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
+            b"session/close" | b"nes/close" => Purpose::Close(key),
+            _ if ends_session(method) => Purpose::Close(key),
             _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
         let session = SessionRef::Known(key);
@@ -340,19 +350,18 @@ impl Bus {
 
     /// Routes a message about no session, or about one that only the client names.
     fn plain_line(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
-        let to = match self.label_worker(link, message)? {
-            Some(worker) => worker,
-            None => match self.mcp_worker(link, message) {
+        let pool = Rights::of(self).pool(link, message)?;
+        let to = match (self.label_worker(link, message)?, message.method()) {
+            (Some(worker), _) => worker,
+            (None, b"session/list") => return lists::ask(self, link, pool, message),
+            (None, b"_session/batch_get") => return lists::batch_get(self, link, pool, message),
+            (None, method) if is_mcp(method) => match self.mcp_worker(link, message) {
                 Some(worker) => worker,
                 None => self.worker_for_request(link, pool)?,
             },
+            (None, _) => self.worker_for_request(link, pool)?,
         };
-        let purpose = match message.method() {
-            b"session/list" => Purpose::List,
-            _ => Purpose::Ask,
-        };
-        let session = SessionRef::None;
+        let (purpose, session) = (Purpose::Ask, SessionRef::None);
         self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
         Ok(())
     }
@@ -386,12 +395,13 @@ impl Bus {
         self.counters.count_answer(message.is_error());
         self.sessions.touch(call.session, self.now);
         self.trace_answer(Endpoint::Client(link), key, &call, message);
-        if let Some((session, order)) = self.question_of(&call, key)
-            && !self.question_decided(session, (link, key), order, Some(message))
-        {
+        let is_kept = self.keeper.link().is_some() && keep::is_question(self, call.session, key);
+        if !self.question_answered(call.session, (link, key), Some(message)) {
             return;
         }
-        self.sessions.end_pending(call.session, key, &mut self.held);
+        if is_kept {
+            keep::answer(self, call.session, By::Client(link), message, call.id.as_bytes());
+        }
         let Endpoint::Worker(worker) = self.calls.endpoint(call.caller) else { return };
         let Some(to) = self.workers.get(worker).and_then(|worker| worker.link) else { return };
         let mut edits = Edits::none();
@@ -405,139 +415,66 @@ impl Bus {
         self.check_idle(worker);
     }
 
-    /// Forks or deletes a session that is not open for this client.
-    fn fork_or_delete_absent(&mut self, link: Link, message: Message<'_>, name: &[u8]) -> Routed {
-        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
+    /// Routes a message about a session that is not open for this client, if it can be about any that the agent lists.
+    fn absent_session_line(&mut self, link: Link, message: Message<'_>, name: &[u8]) -> Routed {
+        let pool = Rights::of(self).pool(link, message)?;
         let (agent, node) = self.agent_name(pool, name);
-        let deletes = message.method() == b"session/delete";
-        let (to, purpose) = match self.find_session(pool, name) {
-            Some(key) if self.is_owned(key) && enabled(Check::ForkOwner) => {
+        let (forks, ends) = (message.method() == b"session/fork", ends_session(message.method()));
+        let found = self.find_session(pool, name);
+        found.map_or(Ok(()), |key| Rights::of(self).check_session(link, key, name))?;
+        let (to, purpose) = match found {
+            // Who has it open forks and ends it. Its title and its state are for those who may join it.
+            Some(key)
+                if self.is_owned(key)
+                    && (forks
+                        || ends
+                        || !self.sessions.get(key).is_some_and(|it| self.may_join(link, it)))
+                    && enabled(Check::ForkOwner) =>
+            {
                 return Err(RpcError::unknown_session());
             }
             // A fork lives on the worker of the original, so the client must be compatible with it.
-            Some(key) if !deletes && !self.is_compatible_with(link, key) => {
+            Some(key) if forks && !self.is_compatible_with(link, key) => {
                 return Err(RpcError::unknown_session());
             }
             Some(key) => {
                 let id = self.sessions.worker_of(key).ok_or_else(RpcError::unknown_session)?;
-                if !deletes && let Some(worker) = self.workers.get_mut(id) {
+                if forks && let Some(worker) = self.workers.get_mut(id) {
                     worker.dedicate(link);
                     self.remember_worker(link, id);
                 }
-                (id, if deletes { Purpose::Close(key) } else { Purpose::Open })
+                let purpose = match () {
+                    () if forks => Purpose::Open,
+                    () if ends => Purpose::Close(key),
+                    () => Purpose::Ask,
+                };
+                (id, purpose)
             }
-            None if deletes && node.is_none() => (self.worker_for_request(link, pool)?, Purpose::Ask),
-            None if deletes => (self.choose_worker_at(link, pool, Need::Request, node)?, Purpose::Ask),
-            None => (self.choose_worker_at(link, pool, Need::Session, node)?, Purpose::Open),
+            None if forks => (self.choose_worker_at(link, pool, Need::Session, node)?, Purpose::Open),
+            None if node.is_none() => (self.worker_for_request(link, pool)?, Purpose::Ask),
+            None => (self.choose_worker_at(link, pool, Need::Request, node)?, Purpose::Ask),
         };
-        if !deletes {
+        if forks {
             self.check_told(to)?;
         }
         let session = SessionRef::Token(token(agent));
         self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
         Ok(())
     }
+}
 
-    /// Routes a request to load or resume a session: one that the client has open, one that was left or lost, or one
-    /// that only the agent knows.
-    fn load_or_resume(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let Some(name) = message.session_name() else {
-            return Err(RpcError::invalid("sessionId is missing"));
-        };
-        if name.len() > NAME_BYTES {
-            return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
-        }
-        if !message.is_request() {
-            return Err(RpcError::invalid("to load or resume a session needs an id: it is a request"));
-        }
-        let client = self.clients.find(link)?;
-        let asked = self.pools.of(client.pool, message);
-        if let Some(key) = client.sessions.get(&name).copied()
-            && self.is_meant(key, &name, asked.as_ref().ok().copied())
-        {
-            self.check_controls(link, key)?;
-            if self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some()) {
-                if self.is_owned(key) || !self.is_compatible_with(link, key) {
-                    return self.join_by_load(link, key, message, &name);
-                }
-                return self.attach(link, key, message, &name);
-            }
-            let mut to = self.worker_of(key);
-            let has_guests = |session: &Session| session.reopen.is_some() && !session.guests.is_empty();
-            let has_guests = self.sessions.get(key).is_some_and(has_guests);
-            if to.is_none() && (has_guests || self.node_of_lost(key).is_some()) {
-                // Its guests stay, and so does it until its node is back, also where it cannot be opened now.
-                to = Some(self.recover(link, key)?);
-            }
-            if let Some(to) = to {
-                return self.load_own(link, key, to, message);
-            }
-            self.drop_session(key);
-        }
-        let pool = asked?;
-        let (pool, home) = match self.find_session(pool, &name) {
-            None => (pool, None),
-            Some(key) => match self.load_found(link, key, message, &name)? {
-                Some((of_worker, node)) => (of_worker.unwrap_or(pool), node),
-                None => return Ok(()),
-            },
-        };
-        self.check_session_share(link, pool)?;
-        let (agent, node) = self.agent_name(pool, &name);
-        let to = self.choose_worker_at(link, pool, Need::Session, home.as_deref().or(node))?;
-        if self.workers.get(to).is_some_and(|worker| worker.sessions.contains_key(agent)) {
-            return Err(RpcError::unknown_session());
-        }
-        let (bus_token, is_renamed) = self.name_for(link, &name, agent);
-        let key = self.bind(Some(link), to, bus_token, token(agent));
-        if let Some(session) = self.sessions.get_mut(key) {
-            (session.if_refused, session.is_renamed) = (IfRefused::IsForgotten, is_renamed);
-            session.is_known = knows_history(message);
-        }
-        if message.method() != b"session/load" || knows_history(message) {
-            self.sessions.log_is_partial(key);
-        }
-        let passed = self.pass_load(link, key, to, message);
-        if passed.is_err() {
-            self.drop_session(key);
-        }
-        passed
-    }
-
-    /// Loads or resumes a session that the bus knows. `None`: that is dealt with. Else the session goes on in another
-    /// process.
-    fn load_found(
-        &mut self,
-        link: Link,
-        key: SessionKey,
-        message: Message<'_>,
-        name: &[u8],
-    ) -> Result<Option<Home>, RpcError> {
-        self.check_controls(link, key)?;
-        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
-        let (may_join, has_guests) = (self.may_join(link, session), !session.guests.is_empty());
-        if session.is_renamed
-            && session.owner == Some(link)
-            && let Some(to) = self.worker_of(key)
-        {
-            return self.load_own(link, key, to, message).map(|()| None);
-        }
-        if self.is_owned(key) && !self.is_successor(key, name) && enabled(Check::Owner) {
-            if may_join || !enabled(Check::Share) {
-                return self.join_by_load(link, key, message, name).map(|()| None);
-            }
-            return Err(RpcError::unknown_session());
-        }
-        if has_guests && !self.is_compatible_with(link, key) {
-            return self.join_by_load(link, key, message, name).map(|()| None);
-        }
-        if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
-            return self.attach(link, key, message, name).map(|()| None);
-        }
-        // Its worker was initialized for another kind of client. It goes on elsewhere in the same pool.
-        let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
-        let home = (worker.map(|worker| worker.pool), worker.and_then(|worker| worker.node.clone()));
-        self.end_session(key);
-        Ok(Some(home))
-    }
+/// The bus does not pass on a message of a client: a request is answered, a notification is dropped.
+#[cold]
+fn refuse(bus: &mut Bus, link: Link, message: Message<'_>, error: RpcError) {
+    bus.trace_line(Endpoint::Client(link), Endpoint::Bus, None, None, message);
+    let Some(id) = message.id() else {
+        bus.counters.dropped_notifications += 1;
+        return;
+    };
+    let is_second = bus.clients.get(link).is_some_and(|client| client.handshake.is_second_version());
+    let error = match message.session_name() {
+        Some(name) if is_second => error.in_second_version(&name),
+        _ => error,
+    };
+    bus.send_error(link, Some(id), &error);
 }

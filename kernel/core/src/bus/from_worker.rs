@@ -5,12 +5,13 @@
 use log::{debug, warn};
 
 use super::Bus;
+use super::keep::{self, By};
+use super::lists;
 use super::mcp::is_mcp;
 use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::{NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
+use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::Pending;
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
 use crate::state::opening::tells_present;
@@ -18,11 +19,25 @@ use crate::state::session_id::is_tagged;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested;
+use crate::wire::nested::{self, member, text};
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::Kind;
 use crate::wire::splice::{Edit, Edits, with_nested};
+
+/// Whether a notification about no session is about the whole process, whichever client it works for: its login, its
+/// quota, and which sessions it has.
+fn is_for_all(message: Message<'_>) -> bool {
+    match message.method() {
+        b"auth/status_update" | b"_auth/status_update" | b"session/list_changed" | b"quota/update" => true,
+        b"session/update" => {
+            let update = member(message.line, message.envelope.params, b"update");
+            let kind = text(message.line, update, b"sessionUpdate").map(|kind| kind.of(message.line));
+            kind == Some(br#""quota_update""#)
+        }
+        _ => false,
+    }
+}
 
 impl Bus {
     pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8], prefixes: &mut PrefixCache) {
@@ -111,6 +126,7 @@ impl Bus {
                     if is_logged {
                         self.sessions.log(key, message.line, &edits, self.log_limits());
                     }
+                    keep::line(self, key, By::Agent, message.line, &edits, is_logged);
                     return;
                 }
                 return self.deliver(id, key, message);
@@ -175,10 +191,19 @@ impl Bus {
         }
     }
 
+    /// A session of a subagent is known from now on. What was said of it before is delivered, and what nobody was asked
+    /// in it is asked.
+    fn child_adopted(&mut self, id: WorkerId, name: &[u8]) {
+        self.deliver_early(id, name);
+        let child = self.workers.get(id).and_then(|worker| worker.sessions.get(name).copied());
+        child.into_iter().for_each(|child| self.settle_unasked(child));
+    }
+
     /// Gives a message to the owner of its session, or keeps it for the owner.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.touched = self.now;
+        let session_is_label = session.is_label;
         if message.is_notification() {
             if !session.is_told_again() {
                 session.note_update(message, &mut self.held);
@@ -189,8 +214,18 @@ impl Bus {
                 return;
             }
             self.note_turn_state(id, key, message);
-        } else if !self.is_for_owner(id, key, message) {
-            return;
+        } else {
+            if is_question(message) {
+                keep::request(self, key, By::Agent, message, message.id().unwrap_or_default());
+            }
+            if message.method() == b"session/request_permission" && self.answer_permission(id, message) {
+                return;
+            }
+            if !session_is_label {
+                let child = self.adopt_child(id, key, message);
+                self.ask(id, key, message);
+                return child.into_iter().for_each(|child| self.child_adopted(id, &child));
+            }
         }
         let Some(session) = self.sessions.get(key) else { return };
         let (owner, is_label) = (session.owner, session.is_label);
@@ -199,10 +234,8 @@ impl Bus {
             self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
             let child = self.adopt_child(id, key, message);
             self.buffer_offline(key, message);
-            if message.is_notification() {
-                self.share_unowned(id, key, message);
-            }
-            return child.into_iter().for_each(|child| self.deliver_early(id, &child));
+            self.share_unowned(id, key, message);
+            return child.into_iter().for_each(|child| self.child_adopted(id, &child));
         };
         if ended && is_label && message.is_request() {
             return self.reject_unroutable(id, message, &RpcError::client_gone());
@@ -210,16 +243,6 @@ impl Bus {
         if ended && !is_label {
             // The owner may be gone for good, or have only stopped sending. What could be lost is kept as well.
             self.buffer_offline(key, message);
-            if message.is_request() {
-                self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
-                return self.hold_offline_requests(key);
-            }
-        }
-        let root = self.sessions.get(self.sessions.root(key));
-        if message.is_request() && root.is_some_and(|root| root.loads > 0 && root.offline.asked_count() > 0) {
-            // What the owner missed is asked once it has loaded the session, and this after it.
-            self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
-            return self.buffer_offline(key, message);
         }
         self.deliver_to_owner(id, key, (owner, endpoint), message, true);
     }
@@ -231,26 +254,6 @@ impl Bus {
         if let (Some(owner), Some(endpoint)) = (owner, endpoint) {
             self.deliver_to_owner(id, key, (owner, endpoint), message, !enabled(Check::MissedOnce));
         }
-    }
-
-    /// Whether the owner of the session must answer this request. If not, the bus has answered.
-    fn is_for_owner(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) -> bool {
-        if message.method() == b"session/request_permission" && self.answer_permission(id, message) {
-            return false;
-        }
-        let Some(session) = self.sessions.get(key) else { return false };
-        let (count, bytes) = (session.pending.len(), session.pending.bytes() + message.line.len());
-        let most_bytes = QUEUE_HARD_TIMES * self.queue_limit();
-        let has_guests = !session.guests.is_empty();
-        let refusal = if count >= PENDING_REQUESTS && enabled(Check::PendingCount) {
-            format!("{PENDING_REQUESTS} requests of this session wait for an answer")
-        } else if count > 0 && bytes > most_bytes && enabled(Check::PendingBound) {
-            format!("{} bytes of requests of this session wait for an answer", session.pending.bytes())
-        } else {
-            return !(has_guests && is_question(message) && self.ask_all(id, key, message));
-        };
-        self.reject_unroutable(id, message, &RpcError::busy(refusal));
-        false
     }
 
     #[inline]
@@ -294,14 +297,8 @@ impl Bus {
             self.share(id, key, message, &edits);
         }
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(owner), Some(key), call, message);
-        if let (Some(call), Some(written)) = (call, written) {
-            if let Some(call) = self.calls.get_mut(call) {
-                call.written = written;
-            }
-            if let Some(session) = self.sessions.get_mut(key).filter(|session| !session.is_label) {
-                let pending = Pending { call, held: Held::new(message), is_withdrawn: false };
-                session.pending.push(call.order(), pending, &mut self.held);
-            }
+        if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call))) {
+            call.written = written;
         }
         if let Some(span) = envelope.elicitation
             && let Some(worker) = self.workers.get_mut(id)
@@ -309,7 +306,7 @@ impl Bus {
             worker.add_elicitation(&message.name(span), owner, &mut self.held);
         }
         if let Some(child) = child {
-            self.deliver_early(id, &child);
+            self.child_adopted(id, &child);
         }
     }
 
@@ -329,17 +326,10 @@ impl Bus {
             }
             return;
         };
-        let question = self.calls.get(key).and_then(|call| self.question_of(call, key));
         let about = self.calls.get(key).and_then(|call| call.session);
-        let order = question.map_or(key.order(), |(_, order)| order);
-        if let Some(session) = about.and_then(|about| self.sessions.get_mut(about))
-            && let Some(pending) = session.pending.get_mut(&order)
-        {
-            pending.is_withdrawn = true;
-        }
-        let session = question.and_then(|(session, order)| Some((self.sessions.get(session)?, order)));
-        let legs = session.map_or(vec![(to, key)], |(session, order)| session.guests.legs(order).to_vec());
-        for (to, key) in legs {
+        let session = about.and_then(|about| self.sessions.get_mut(about));
+        let asked = session.and_then(|session| session.questions.withdraw(key));
+        for (to, key) in asked.unwrap_or_else(|| vec![(to, key)]) {
             let mut digits = itoa::Buffer::new();
             self.links.send(to, message.line, &[Edit::new(span, key.spelled(&mut digits))]);
         }
@@ -350,6 +340,19 @@ impl Bus {
     /// of them are that client's, and a notification is kept for clients that come later only if there is no turn.
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
+        if message.is_notification() && is_for_all(message) {
+            // A list that has changed is no news for who comes later.
+            if message.method() != b"session/list_changed" {
+                worker.keep_notification(message, &mut self.held);
+            }
+            for client in worker.clients.iter().copied().collect::<Vec<_>>() {
+                self.forward_to_client(id, client, message, None);
+            }
+            return;
+        }
+        if message.is_notification() && message.method() == b"_session/list/changes" {
+            return lists::changed(self, id, message);
+        }
         let is_working = self.calls.has_work(worker.endpoint) || self.sessions.has_turn(id);
         if message.is_notification() && (!is_working || !enabled(Check::IdleNotice)) {
             worker.keep_notification(message, &mut self.held);

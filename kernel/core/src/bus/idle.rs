@@ -54,10 +54,7 @@ impl Bus {
             let Some(worker) = self.workers.get_mut(id) else { return };
             if let (Some(idle), None, true) = (worker.config.idle, worker.idle_since, may_go) {
                 worker.idle_since = Some(self.now);
-                // A worker has one alarm at a time, however often it becomes idle.
-                if !std::mem::replace(&mut worker.idle_alarm, true) {
-                    self.alarms.set(self.now + idle, Alarm::Idle(id));
-                }
+                self.alarms.arm(self.now + idle, Alarm::Idle(id));
             }
         }
         let Some(worker) = self.workers.get(id) else { return };
@@ -70,7 +67,6 @@ impl Bus {
     /// The idle time is over, unless the worker had work meanwhile.
     pub(super) fn idle_too_long(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        worker.idle_alarm = false;
         let drains = worker.drains && worker.leaves_for.is_none();
         if drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
             return;
@@ -78,7 +74,6 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let (Some(idle), Some(since)) = (worker.config.idle, worker.idle_since) else { return };
         if since + idle > self.now {
-            worker.idle_alarm = true;
             return self.alarms.set(since + idle, Alarm::Idle(id));
         }
         worker.idle_since = None;

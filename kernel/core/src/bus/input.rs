@@ -42,12 +42,12 @@ impl Bus {
         let mut line_is_new = input.lines.is_empty();
         let limit = self.line_limit(worker.is_none());
         self.links.take_work();
+        self.links.take_over_limit();
         while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
             let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
             let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
             self.counters.count_in(Side::of(worker), &piece);
             line_is_new = true;
-            self.links.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut input.prefixes),
                 (Piece::Line(line), None) => self.client_line(link, line, &mut input.prefixes),
@@ -100,9 +100,11 @@ impl Bus {
         }
         if worker.is_none() && is_begun {
             if self.links.begins_line(link, line_is_new) {
-                self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
+                self.alarms.arm(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
             }
-            self.give_up_long_lines();
+            // While more is held than may be, the longest lines that clients have begun are given up. They are answered
+            // like lines that are too long.
+            while self.held_bytes() > self.limits.max_held_bytes && self.links.give_up_longest_line() {}
         }
     }
 

@@ -81,13 +81,12 @@ impl Bus {
                 assert_eq!(client.sessions.get(guest.token.name()), Some(&key), "a guest knows its session");
                 assert_ne!(session.owner, Some(link), "an owner is no guest");
             }
-            for order in session.guests.all_questions() {
-                for (_, call) in session.guests.legs(order) {
-                    assert!(self.calls.get(*call).is_some(), "who is asked has not answered");
-                }
-            }
-            for pending in session.pending.iter() {
-                assert!(self.calls.get(pending.call).is_some(), "a pending request is in flight");
+            session.questions.check();
+            for (link, call) in session.questions.iter().flat_map(|(_, question)| question.asked()) {
+                let call = self.calls.get(call).expect("who is asked has not answered");
+                assert_eq!(call.session, Some(key), "a call about its session");
+                let is_there = session.token_of(link).is_some() || departed.contains(&link);
+                assert!(is_there, "who is asked is in the session");
             }
         }
         for (link, client) in self.clients.iter() {
@@ -136,7 +135,7 @@ impl Bus {
         let of_session = |session: &Session| {
             let recovering = session.recovering.as_ref().map_or(0, |backlog| backlog.count_bytes());
             let waiting = recovering + session.prompts.count_bytes();
-            session.offline.count_bytes() + session.pending.count_bytes() + waiting
+            session.offline.count_bytes() + session.questions.count_bytes() + waiting
         };
         let of_worker = |worker: &Worker| worker.backlog.count_bytes() + worker.early.count_bytes();
         self.sessions.iter().map(|(_, session)| of_session(session)).sum::<usize>()

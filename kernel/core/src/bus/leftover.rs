@@ -19,7 +19,6 @@ impl Bus {
 
     /// Goes on with the work that is left.
     pub(super) fn go_on(&mut self) {
-        self.leftovers.alarm_rang();
         while !self.leftovers.is_empty() && !self.leftovers.is_spent() {
             self.work_step();
         }
@@ -36,8 +35,8 @@ impl Bus {
 
     /// Sets an alarm that is due at once, if something is left to do.
     pub(super) fn go_on_soon(&mut self) {
-        if (!self.leftovers.is_empty() || self.links.has_unread()) && self.leftovers.needs_alarm() {
-            self.alarms.set(self.now, Alarm::Leftover);
+        if !self.leftovers.is_empty() || self.links.has_unread() {
+            self.alarms.arm(self.now, Alarm::Leftover);
         }
     }
 
@@ -57,10 +56,9 @@ impl Bus {
                 None => self.leftovers.remove_done(),
             },
             Some(Leftover::Unheard(unheard, link)) => match unheard.pop(&mut self.held) {
-                Some(held) => {
-                    let (message, link) = (held.message(), *link);
-                    if let (true, Some(id), Some(link)) = (message.is_request(), message.id(), link) {
-                        self.send_error(link, Some(id), &RpcError::client_gone());
+                Some(id) => {
+                    if let Some(link) = *link {
+                        self.send_error(link, Some(&id), &RpcError::client_gone());
                     }
                 }
                 None => self.leftovers.remove_done(),

@@ -54,11 +54,8 @@ impl Bus {
     }
 
     /// The worker to which a client has named the server that this message of it is from.
-    #[inline]
+    #[cold]
     pub(super) fn mcp_worker(&self, link: Link, message: Message<'_>) -> Option<WorkerId> {
-        if !is_mcp(message.method()) {
-            return None;
-        }
         let name = server_of(message)?;
         let has_it = |id: &WorkerId| {
             let clients = self.workers.get(*id).and_then(|worker| worker.mcp_servers.clients(&name));

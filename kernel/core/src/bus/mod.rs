@@ -9,7 +9,9 @@
 //!   `worker_lost` restart them, `worker_tells` hears what they say of themselves;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
 //! - `leftover` does in pieces what would take too long at once;
-//! - `admin`, `operate`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
+//! - `keep` tells the client that writes down what is said; `past` tells clients what it has written;
+//! - `admin`, `operate`, `upgrade`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace`
+//!   show it.
 
 mod admin;
 mod answers;
@@ -26,21 +28,27 @@ mod idle;
 mod init;
 mod input;
 mod invariants;
+mod keep;
 mod leftover;
+mod lists;
 mod logs;
 mod mcp;
 mod metrics;
 mod nodes;
 mod operate;
+mod past;
 mod permission;
+mod pipe_role;
 mod placement;
 mod reload;
 mod replace;
+pub(crate) mod save;
 mod session;
 mod shutdown;
 mod status;
 mod supervise;
 mod trace;
+pub(crate) mod upgrade;
 mod worker_lost;
 mod worker_tells;
 
@@ -50,7 +58,9 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::api::{Action, CompanionStatus, Event, Moment};
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Action, Companion, CompanionStatus, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{OPENING_BYTES, RESUME_STEPS, STDERR_LOG_BYTES, STDERR_LOG_PART};
@@ -58,6 +68,7 @@ use crate::state::backlog::HeldBytes;
 use crate::state::calls::Calls;
 use crate::state::clients::{AuthState, Clients};
 use crate::state::handshake::Handshake;
+use crate::state::keeper::Keeper;
 use crate::state::leftovers::Leftovers;
 use crate::state::lifecycle::Input;
 use crate::state::links::Links;
@@ -75,6 +86,7 @@ use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
 
 /// The routing kernel: a value without I/O, clock, threads or globals. The crate documentation says how to drive it.
+#[derive(Serialize, Deserialize)]
 pub struct Bus {
     /// What it is called among several.
     name: Option<Box<str>>,
@@ -98,10 +110,17 @@ pub struct Bus {
     counters: Counters,
     metrics: Metrics,
     tracers: Tracers,
+    keeper: Keeper,
     /// The addresses at which clients find the bus.
     listening: Vec<String>,
+    #[serde(skip)]
     web: Option<CompanionStatus>,
+    #[serde(skip)]
     link: Option<CompanionStatus>,
+    #[serde(skip)]
+    history: Option<CompanionStatus>,
+    #[serde(skip)]
+    notify: Option<CompanionStatus>,
     operation: Operation,
     stderr_logs: StderrLogs,
     leftovers: Leftovers,
@@ -111,7 +130,7 @@ pub struct Bus {
 }
 
 /// How far the shutdown is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Stopping {
     /// Calls in flight may finish.
     Draining {
@@ -160,9 +179,12 @@ impl Bus {
             counters: Counters::default(),
             metrics: Metrics::default(),
             tracers: Tracers::default(),
+            keeper: Keeper::default(),
             listening: Vec::new(),
             web: None,
             link: None,
+            history: None,
+            notify: None,
             operation: Operation::default(),
             stderr_logs: StderrLogs::default(),
             leftovers: Leftovers::default(),
@@ -217,6 +239,7 @@ impl Bus {
     /// Handles an event of the outside world.
     pub fn handle(&mut self, event: Event, now: Moment) {
         self.set_time(now);
+        self.links.take_work();
         match event {
             Event::Spawned { worker, pid } => self.spawned(worker, pid),
             Event::SpawnFailed { worker, fault } => self.spawn_failed(worker, fault),
@@ -281,7 +304,13 @@ impl Bus {
 
     /// The next thing for the shell to do. Drain this after every other call.
     pub fn next_action(&mut self) -> Option<Action> {
-        self.links.next_action()
+        self.links.next_action(false)
+    }
+
+    /// Like `next_action`, without the writes that can wait: those to all but the first few of the many peers that one
+    /// line was for. A shell that has done many of them serves other peers before it does the rest.
+    pub fn next_urgent_action(&mut self) -> Option<Action> {
+        self.links.next_action(true)
     }
 
     /// A link with `BULK_BYTES` queued: flush it before you read on, so that its peer can begin.
@@ -363,14 +392,19 @@ impl Bus {
         self.listening = addresses;
     }
 
-    /// How the web door is, for `_bus/status`. `None`: there is none.
-    pub fn web_is(&mut self, web: Option<CompanionStatus>) {
-        self.web = web;
+    /// How a process beside the bus is, for `_bus/status`. `None`: there is none.
+    pub fn companion_is(&mut self, which: Companion, status: Option<CompanionStatus>) {
+        match which {
+            Companion::Web => self.web = status,
+            Companion::Link => self.link = status,
+            Companion::History => self.history = status,
+            Companion::Notify => self.notify = status,
+        }
     }
 
-    /// How the link to the cluster is, for `_bus/status`. `None`: there is none.
-    pub fn link_is(&mut self, link: Option<CompanionStatus>) {
-        self.link = link;
+    /// Who shows this is told by `_bus/keep` what is said in the sessions of pools that are kept.
+    pub fn kept_by(&mut self, secret: &str) {
+        self.keeper.secret = Some(TokenDigest::of(secret));
     }
 }
 
@@ -428,9 +462,9 @@ impl Bus {
     /// Forgets the alarms of what is gone.
     #[cold]
     fn forget_alarms(&mut self) {
-        self.alarms.retain(|at, alarm| match alarm {
+        self.alarms.retain(|alarm| match alarm {
             Alarm::Stall(link) | Alarm::Line(link) => self.links.peer(link).is_some(),
-            Alarm::Keep(key) => self.sessions.get(key).is_some_and(|session| session.keep_until <= at),
+            Alarm::Keep(key) => self.sessions.get(key).is_some(),
             Alarm::Life(id)
             | Alarm::Handshake(id)
             | Alarm::Silence(id)
@@ -438,7 +472,7 @@ impl Bus {
             | Alarm::HandOver(id)
             | Alarm::Idle(id)
             | Alarm::Closings(id) => self.workers.get(id).is_some(),
-            Alarm::Auth | Alarm::Stop | Alarm::Leftover => true,
+            Alarm::Auth | Alarm::Stop | Alarm::Leftover | Alarm::Keeper => true,
         });
     }
 
@@ -452,7 +486,7 @@ impl Bus {
             Alarm::Handshake(worker) => self.handshake_overdue(worker),
             Alarm::Silence(worker) => self.silence_overdue(worker),
             Alarm::Retire(worker) => self.retirement_due(worker),
-            Alarm::HandOver(worker) => self.hand_over_due(worker),
+            Alarm::HandOver(worker) => self.check_idle(worker),
             Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Closings(worker) => self.closings_overdue(worker),
             Alarm::Stall(link) => self.stalled(link),
@@ -460,6 +494,7 @@ impl Bus {
             Alarm::Keep(session) => self.keep_expired(session),
             Alarm::Auth => self.auth_overdue(),
             Alarm::Leftover => self.go_on(),
+            Alarm::Keeper => past::look(self),
             // `settle` does the work.
             Alarm::Stop => {}
         }

@@ -13,7 +13,7 @@ use super::from_client::Routed;
 use super::status::Report;
 use crate::api::{Action, Moment, Usage};
 use crate::id::Link;
-use crate::limit::{ADMIN_STEP_BYTES, NAME_BYTES, RELOADS_WAITING, STATUS_WAITING};
+use crate::limit::{NAME_BYTES, RELOADS_WAITING, STATUS_STEP_BYTES, STATUS_WAITING};
 use crate::state::calls::Id;
 use crate::state::operation::Request;
 use crate::wire::error::{RpcError, spelled_result_line};
@@ -36,8 +36,12 @@ impl Bus {
     pub fn measured(&mut self, usage: impl IntoIterator<Item = (u32, Usage)>, now: Moment) {
         self.set_time(now);
         self.operation.set_usage(usage, now);
-        for Request { link, id } in std::mem::take(&mut self.operation.waits_for_status) {
-            self.send_status(link, &id);
+        let waiting = std::mem::take(&mut self.operation.waits_for_status);
+        if !waiting.is_empty() {
+            let status = Report::new(self).status().to_string();
+            for Request { link, id } in waiting {
+                self.links.send(link, &spelled_result_line(&id, status.as_bytes()), &[]);
+            }
         }
         self.settle();
     }
@@ -70,7 +74,9 @@ impl Bus {
             || waiting >= STATUS_WAITING
             || id.len() > Id::SHORT_BYTES
         {
-            self.send_status(link, id);
+            let status = Report::new(self).status().to_string();
+            self.leftovers.spend(status.len() / STATUS_STEP_BYTES);
+            self.links.send(link, &spelled_result_line(id, status.as_bytes()), &[]);
             return Ok(());
         }
         if waiting == 0 {
@@ -78,12 +84,6 @@ impl Bus {
         }
         self.operation.waits_for_status.push(Request { link, id: id.into() });
         Ok(())
-    }
-
-    fn send_status(&mut self, link: Link, id: &[u8]) {
-        let status = Report::new(self).status().to_string();
-        self.leftovers.spend(status.len() / ADMIN_STEP_BYTES);
-        self.links.send(link, &spelled_result_line(id, status.as_bytes()), &[]);
     }
 
     /// `_bus/reload`: the configuration is read again.

@@ -4,6 +4,7 @@
 //! and never `cancelled`, which would end the turn. If the agent offers no such option, the client is asked.
 
 use super::Bus;
+use super::keep;
 use crate::config::Permission;
 use crate::id::WorkerId;
 use crate::state::calls::Endpoint;
@@ -38,6 +39,7 @@ impl Bus {
         let result = [&start[..], chosen.of(line), b"}}"].concat();
         let answer = spelled_result_line(call_id, &result);
         self.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
+        keep::permission(self, id, message, &answer);
         self.send_own(link, &answer);
         true
     }

@@ -78,6 +78,11 @@ impl Bus {
         let mut in_service: BTreeMap<Option<Arc<str>>, u32> = BTreeMap::new();
         for worker_id in pool.workers.clone() {
             let Some(worker) = self.workers.get_mut(worker_id) else { continue };
+            for key in worker.sessions.keys() {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.is_kept = new.keep && !session.is_piped;
+                }
+            }
             if worker.retiring {
                 continue;
             }
@@ -87,7 +92,7 @@ impl Bus {
             if same_process && is_named && *in_service < new.max_instances {
                 worker.config = new.clone();
                 // Its idle time begins anew, under the new rules.
-                (worker.idle_since, worker.idle_alarm) = (None, false);
+                worker.idle_since = None;
                 *in_service += 1;
             } else {
                 self.retire(worker_id, None);

@@ -3,7 +3,8 @@
 //! A worker on its way out gets no new sessions. A session that its agent can load or resume is closed there as soon
 //! as nothing goes on in it, and the next message of its owner opens it in another process, as after a crash. A drain
 //! waits for all others to end, and drained workers leave together. A restart waits for them as long as a shutdown
-//! does, and takes one worker after the other.
+//! does, and takes one worker after the other. Who asks for it `now` waits for no session, also not for those of
+//! workers that were on their way out before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::Bus;
 use super::admin::params_of;
 use super::idle::is_idle;
-use crate::api::Moment;
 use crate::id::{SessionKey, WorkerId};
 use crate::limit::HAND_OVER_PIECE;
 use crate::mutants::{Check, enabled};
@@ -30,6 +30,8 @@ const PASS_EVERY: Duration = Duration::from_millis(100);
 struct Params {
     pool: Box<str>,
     worker: Option<u32>,
+    #[serde(default)]
+    now: bool,
 }
 
 impl Bus {
@@ -41,17 +43,20 @@ impl Bus {
         let params: Params = params_of(message)?;
         let pool = self.pools.find(&params.pool)?;
         let workers = self.pools.get(pool).map(|pool| pool.workers.clone()).unwrap_or_default();
-        let mut chosen = Vec::new();
+        let (mut chosen, mut hurried) = (Vec::new(), BTreeSet::new());
         for id in workers {
             let Some(worker) = self.workers.get(id) else { continue };
-            if params.worker.is_none_or(|index| index == worker.index) && self.is_replaceable(worker) {
+            let is_hurried = params.now && worker.retiring && worker.life.is_up();
+            let is_meant = params.worker.is_none_or(|index| index == worker.index);
+            if is_meant && (is_hurried || self.is_replaceable(worker)) {
                 chosen.push((id, worker.index, worker.pid, worker.open_sessions()));
+                hurried.extend(is_hurried.then_some(id));
             }
         }
         // Each of them gets a successor at once, and those that leave may take long.
-        let leaving = self.placement().leaving(pool);
+        let leaving = self.placement().leaving(pool) - hurried.len();
         let most = self.pools.get(pool).map_or(0, |pool| pool.config.max_instances as usize);
-        if why == Recycled::Drained && leaving >= most && !chosen.is_empty() {
+        if why == Recycled::Drained && leaving >= most && chosen.len() > hurried.len() {
             return Err(RpcError::busy(format!(
                 "{leaving} processes of this pool are on their way out, as many as max_instances; \
                  try again when some of them have left"
@@ -64,7 +69,11 @@ impl Bus {
         let ids: BTreeSet<WorkerId> = chosen.iter().map(|(id, ..)| *id).collect();
         self.operation.to_restart.retain(|(queued, _)| !ids.contains(queued));
         for (id, _, pid, _) in &chosen {
+            if let Some(worker) = self.workers.get_mut(*id) {
+                worker.retire_by = params.now.then_some(self.now);
+            }
             match why {
+                _ if hurried.contains(id) => self.alarms.set(self.now, Alarm::Retire(*id)),
                 Recycled::Restart => self.operation.to_restart.push_back((*id, *pid)),
                 _ => self.begin_to_leave(*id, why),
             }
@@ -114,15 +123,16 @@ impl Bus {
         let pool = worker.pool;
         worker.leaves_for = Some(why);
         let has_limit = why == Recycled::Restart && enabled(Check::RestartDue);
-        self.retire(id, has_limit.then(|| self.now + self.limits.drain_timeout));
+        let by = worker.retire_by.or_else(|| has_limit.then(|| self.now + self.limits.drain_timeout));
+        self.retire(id, by);
         self.fill_pool(pool);
     }
 
-    /// What a worker that is restarted still has to do takes too long. Its turns are lost, and its sessions go on as
-    /// after a crash.
+    /// What a worker that leaves still has to do takes too long. Its turns are lost, and its sessions go on as after a
+    /// crash.
     pub(super) fn restart_at_last(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        worker.recycle(Recycled::Restart);
+        worker.recycle(worker.leaves_for.unwrap_or(Recycled::Restart));
         self.stop_faulty(id, Death::Restarted);
     }
 
@@ -146,7 +156,8 @@ impl Bus {
         let pass = worker.hand_over_pass;
         let is_small = worker.sessions.len() <= HAND_OVER_PIECE;
         if pass.at.is_none() && !is_small && self.now < pass.next {
-            return self.hand_over_at(id, pass.next);
+            self.alarms.arm(pass.next, Alarm::HandOver(id));
+            return;
         }
         worker.hand_over_pass.next = self.now + PASS_EVERY;
         let may_close = worker.ready_link().is_some() && worker.capabilities.close;
@@ -166,7 +177,7 @@ impl Bus {
             worker.hand_over_pass.at = at;
         }
         if at.is_some() {
-            self.hand_over_at(id, self.now);
+            self.alarms.arm(self.now, Alarm::HandOver(id));
         }
     }
 
@@ -184,28 +195,11 @@ impl Bus {
         }
     }
 
-    /// Looks again at this moment. A worker has one such alarm at a time.
-    fn hand_over_at(&mut self, id: WorkerId, at: Moment) {
-        if let Some(worker) = self.workers.get_mut(id)
-            && !std::mem::replace(&mut worker.hand_over_pass.alarm, true)
-        {
-            self.alarms.set(at, Alarm::HandOver(id));
-        }
-    }
-
-    #[cold]
-    pub(super) fn hand_over_due(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.hand_over_pass.alarm = false;
-            self.check_idle(id);
-        }
-    }
-
     /// Whether another process can open this session, and nobody waits for this one.
     fn may_move(&self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.get(key) else { return false };
         let is_quiet = !session.has_turn()
-            && session.pending.is_empty()
+            && session.questions.is_empty()
             && session.offline.is_empty()
             && session.loads == 0
             && !session.is_recovering()

@@ -11,16 +11,17 @@ use super::Bus;
 use crate::api::CompanionStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, TypedKey};
+use crate::kept_id::kept_id;
 use crate::limit::{SESSIONS_PAGE, SESSIONS_PAGE_BYTES};
 use crate::state::clients::Client;
 use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
 use crate::state::metrics::{BySide, FLOW, Latency, PoolMetrics, Side};
+use crate::state::operation::Upgraded;
 use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::RpcError;
-use crate::wire::message::Held;
 
 #[derive(Serialize)]
 struct SessionView<'a> {
@@ -34,6 +35,9 @@ struct SessionView<'a> {
     folder: Option<&'a str>,
     /// What its agent calls it. That of a session which others may not join is kept from them as well.
     title: Option<&'a str>,
+    /// The id of what is kept of it on disk, by which nobody can open it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guests: Vec<GuestView<'a>>,
     /// What its agent has asked and nobody has answered.
@@ -44,6 +48,8 @@ struct SessionView<'a> {
     age_sec: u64,
     idle_sec: u64,
     calls: usize,
+    /// Whether another process of its agent can go on with it.
+    movable: bool,
     state: &'static str,
 }
 
@@ -68,7 +74,7 @@ impl<'a> Report<'a> {
         let pools: Vec<Value> = bus.pools.iter().map(|(id, pool)| self.pool(id, pool)).collect();
         let counters = &bus.counters;
         let (read, sent) = (&counters.read, bus.links.written());
-        json!({
+        let mut status = json!({
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
             "commit": bus.operation.commit,
@@ -77,9 +83,12 @@ impl<'a> Report<'a> {
             "config": bus.operation.config,
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
+            "upgraded": bus.operation.upgraded.as_ref().map(Upgraded::describe),
             "listening": bus.listening,
             "web": bus.web.as_ref().map(|web| self.companion(web)),
             "link": bus.link.as_ref().map(|link| self.companion(link)),
+            "history": bus.history.as_ref().map(|history| self.companion(history)),
+            "notify": bus.notify.as_ref().map(|notify| self.companion(notify)),
             "clients": bus.clients.len() - bus.pending_auth.len(),
             "tracers": bus.tracers.len(),
             "calls": bus.calls.len(),
@@ -101,22 +110,32 @@ impl<'a> Report<'a> {
                 "client": BySide::describe(Side::Client, read, sent),
                 "worker": BySide::describe(Side::Worker, read, sent),
             },
-            "counters": {
-                "requests": counters.requests,
-                "answers": counters.answers,
-                "errors": counters.errors,
-                "lines_in": read.lines(),
-                "lines_out": sent.lines(),
-                "bytes_in": read.bytes(),
-                "bytes_out": sent.bytes(),
-                "worker_deaths": counters.worker_deaths,
-                "recycled": counters.recycled,
-                "stray_lines": counters.stray_lines,
-                "stray_answers": counters.stray_answers,
-                "dropped_notifications": counters.dropped_notifications,
-                "stalled_clients": counters.stalled_clients,
-                "unauthorized": counters.unauthorized,
-            },
+            "counters": self.counters(),
+        });
+        // What was used is told by the writer of transcripts, and stands by itself.
+        let usage = status.pointer_mut("/history/counted/usage").map(Value::take);
+        status["usage"] = usage.unwrap_or_default();
+        status
+    }
+
+    fn counters(&self) -> Value {
+        let counters = &self.bus.counters;
+        let (read, sent) = (&counters.read, self.bus.links.written());
+        json!({
+            "requests": counters.requests,
+            "answers": counters.answers,
+            "errors": counters.errors,
+            "lines_in": read.lines(),
+            "lines_out": sent.lines(),
+            "bytes_in": read.bytes(),
+            "bytes_out": sent.bytes(),
+            "worker_deaths": counters.worker_deaths,
+            "recycled": counters.recycled,
+            "stray_lines": counters.stray_lines,
+            "stray_answers": counters.stray_answers,
+            "dropped_notifications": counters.dropped_notifications,
+            "stalled_clients": counters.stalled_clients,
+            "unauthorized": counters.unauthorized,
         })
     }
 
@@ -179,6 +198,10 @@ impl<'a> Report<'a> {
             "node": worker.node.as_deref(),
             "room": self.bus.placement().room(worker),
             "drain": worker.is_draining(),
+            "leaves_in_sec": worker
+                .retire_by
+                .filter(|_| worker.retiring)
+                .map(|by| by.saturating_sub(self.bus.now).as_secs()),
             "pid": worker.pid,
             "up_sec": worker.life.up_since().map(|since| self.bus.now.saturating_sub(since).as_secs()),
             "rss_bytes": usage.map(|usage| usage.rss_bytes),
@@ -229,25 +252,44 @@ impl<'a> Report<'a> {
             session: session_label(key),
             pool: self.pool_of(session),
             worker: worker.map(|worker| worker.index),
-            node: match worker {
-                Some(worker) => worker.node.as_deref(),
-                None => session.reopen.as_ref().and_then(|reopen| reopen.node.as_deref()),
-            },
+            node: self.node_of(session),
             client: session.owner.map(|owner| self.client_label(owner)),
             folder: session.shown.folder(),
             title: session.shown.title().filter(|_| session.is_shared),
+            history: self.kept_id(session),
             guests: self.guests(session),
-            questions: session.open_questions(),
-            asked: session.first_question().filter(|_| session.is_shared).and_then(Held::title),
+            questions: session.questions.len(),
+            asked: session
+                .questions
+                .iter()
+                .next()
+                .filter(|_| session.is_shared)
+                .and_then(|(_, question)| question.held.title()),
             age_sec: since(session.opened),
             idle_sec: since(session.touched),
             calls: bus.calls.about(key),
+            movable: session.reopen.is_some() && !session.is_label,
             state: match session.owner {
                 None if session.guests.is_empty() => "kept",
                 _ if session.worker.is_none() && session.is_moved => "moved",
                 _ if session.worker.is_none() => "lost",
                 _ => "live",
             },
+        }
+    }
+
+    /// The id of what is kept of a session, if somebody writes it down.
+    fn kept_id(&self, session: &'a Session) -> Option<String> {
+        self.bus.keeper.link().filter(|_| session.is_kept && !session.is_label)?;
+        let agent_session: String = serde_json::from_slice(&session.agent_token).ok()?;
+        Some(kept_id(self.pool_of(session)?, self.node_of(session), &agent_session))
+    }
+
+    /// The machine of its agent, if its worker says so.
+    pub(super) fn node_of(&self, session: &'a Session) -> Option<&'a str> {
+        match session.worker.and_then(|id| self.bus.workers.get(id)) {
+            Some(worker) => worker.node.as_deref(),
+            None => session.reopen.as_ref().and_then(|reopen| reopen.node.as_deref()),
         }
     }
 

@@ -173,8 +173,7 @@ impl Bus {
     }
 
     pub(super) fn silence_overdue(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        worker.silence_alarm = false;
+        let Some(worker) = self.workers.get(id) else { return };
         let Some(timeout) = self.limits.silence_timeout else { return };
         let owes = self.calls.incoming(worker.endpoint) > 0 && enabled(Check::SilenceTimeout);
         if !owes {
@@ -188,7 +187,6 @@ impl Bus {
             warn!("worker {worker} has written nothing for {timeout:?}: stopped");
             return self.stop_faulty(id, Death::Stuck);
         }
-        worker.silence_alarm = true;
         self.alarms.set(worker.last_output + timeout, Alarm::Silence(id));
     }
 
@@ -196,9 +194,8 @@ impl Bus {
     pub(super) fn watch_silence(&mut self, id: WorkerId) {
         let Some(timeout) = self.limits.silence_timeout else { return };
         let Some(worker) = self.workers.get_mut(id) else { return };
-        if !std::mem::replace(&mut worker.silence_alarm, true) {
+        if self.alarms.arm(self.now + timeout, Alarm::Silence(id)) {
             worker.last_output = self.now;
-            self.alarms.set(self.now + timeout, Alarm::Silence(id));
         }
     }
 

@@ -12,7 +12,9 @@ use super::admin::params_of;
 use super::status::{Report, session_label};
 use crate::api::{Moment, micros};
 use crate::id::{CallKey, Link, SessionKey};
-use crate::limit::{TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART};
+use crate::limit::{
+    TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACE_SPAN_BYTES, TRACE_SPAN_LINE_BYTES,
+};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint};
 use crate::state::tracers::{Filter, Subject};
@@ -242,11 +244,57 @@ impl TraceEvent<'_> {
         add("node", subject.node.map(Value::from));
         add("bytes", Some(message.line.len().into()));
         add("latency_us", self.took_us.map(Value::from));
+        for (key, text) in span_members(message) {
+            add(key, Some(text.into()));
+        }
         if let Some(id) = self.id {
             let _ = write!(text, r#","id":{}"#, String::from_utf8_lossy(id));
         }
         text
     }
+}
+
+/// What a span needs of a line beside its envelope: where a trace of others goes on, which kind of update it is, which
+/// tool call it is about and how that is, and how a turn has ended. None of it is what was said.
+fn span_members(message: Message<'_>) -> Vec<(&'static str, String)> {
+    let (line, params) = (message.line, message.envelope.params);
+    let mut found = Vec::new();
+    if line.len() > TRACE_SPAN_LINE_BYTES {
+        return found;
+    }
+    let mut add = |key, object: Option<Span>, name: &[u8]| {
+        let text = nested::text(line, object, name).filter(|it| it.of(line).len() <= TRACE_SPAN_BYTES);
+        found.extend(text.and_then(|it| Some((key, serde_json::from_slice(it.of(line)).ok()?))));
+    };
+    let member = |object, name: &[u8]| nested::member(line, object, name);
+    if matches!(message.envelope.kind, Kind::Answer { .. }) {
+        add("stop", message.envelope.outcome, b"stopReason");
+        return found;
+    }
+    let meta = member(params, b"_meta");
+    add("traceparent", meta, b"traceparent");
+    add("tracestate", meta, b"tracestate");
+    match message.method() {
+        b"session/update" => {
+            let update = member(params, b"update");
+            add("update", update, b"sessionUpdate");
+            match nested::text(line, update, b"sessionUpdate").map(|it| it.of(line)) {
+                Some(br#""tool_call""# | br#""tool_call_update""#) => {
+                    add("tool", update, b"toolCallId");
+                    add("tool_kind", update, b"kind");
+                    add("state", update, b"status");
+                }
+                Some(br#""state_update""#) => {
+                    add("state", update, b"state");
+                    add("stop", update, b"stopReason");
+                }
+                _ => {}
+            }
+        }
+        b"session/request_permission" => add("tool", member(params, b"toolCall"), b"toolCallId"),
+        _ => {}
+    }
+    found
 }
 
 fn side(endpoint: Endpoint) -> &'static str {

@@ -270,11 +270,7 @@ impl Bus {
         }
         self.end_turn(key, error);
         self.sessions.set_worker(key, None);
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        for (link, call) in session.guests.every_leg() {
-            self.calls.end(call);
-            self.tell_withdrawn(link, call);
-        }
+        self.withdraw_questions(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         let had_turn = session.prompts.is_running();
         session.clear_backlogs(&mut self.held);

@@ -104,9 +104,7 @@ impl Bus {
         }
         let due = worker.life.up_since().unwrap_or(self.now) + RESTART_AT_ONCE_AFTER;
         if due > self.now {
-            if !std::mem::replace(&mut worker.idle_alarm, true) {
-                self.alarms.set(due, Alarm::Idle(id));
-            }
+            self.alarms.arm(due, Alarm::Idle(id));
             return true;
         }
         if !self.placement().is_spare(id) {

@@ -6,15 +6,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::CallKey;
 use crate::limit::UNCOUNTED_BYTES;
+use crate::saved::counts_as;
 use crate::wire::message::Held;
 
 /// A count of bytes that the bus holds, such as those in all backlogs and what is kept beside lines.
 ///
 /// Giving back more than was added is a fault of the bus. Tests stop there. In production the count is zero then: a
 /// count that wrapped around would make the bus refuse everybody until it is restarted.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HeldBytes(usize);
 
 impl HeldBytes {
@@ -35,7 +38,7 @@ impl HeldBytes {
 }
 
 /// How much counts for what a peer makes the bus keep: names, handshakes, settings and the like.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Kept {
     counted: usize,
 }
@@ -62,17 +65,20 @@ fn counted(bytes: usize) -> usize {
 
 /// Something that waits in a backlog.
 pub(crate) trait Waiting: Sized {
+    /// What counts for each one beside its bytes on the heap.
+    const OWN_BYTES: usize;
+
     /// The bytes that it has on the heap.
     fn heap_bytes(&self) -> usize;
 
     /// The bytes that count for it.
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.heap_bytes()
+        Self::OWN_BYTES + self.heap_bytes()
     }
 }
 
 /// A queue of waiting things, in order.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Backlog<T> {
     items: VecDeque<T>,
     bytes: usize,
@@ -149,7 +155,8 @@ impl<T: Waiting> Backlog<T> {
 }
 
 /// Waiting things by a key, those of one key in order.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "K: Ord + Deserialize<'de>, T: Deserialize<'de>"))]
 pub(crate) struct KeyedBacklog<K, T> {
     items: BTreeMap<(K, u64), T>,
     /// How many were ever added.
@@ -182,30 +189,10 @@ impl<K: Ord + Clone, T: Waiting> KeyedBacklog<K, T> {
         taken
     }
 
-    /// The first one with this key.
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut T> {
-        let range = (key.clone(), 0)..=(key.clone(), u64::MAX);
-        self.items.range_mut(range).next().map(|(_, item)| item)
-    }
-
-    /// Takes everything out with its key, in the order of the keys.
-    pub(crate) fn take_all(&mut self, held: &mut HeldBytes) -> Vec<(K, T)> {
-        held.give_back(std::mem::take(&mut self.bytes));
-        std::mem::take(&mut self.items).into_iter().map(|((key, _), item)| (key, item)).collect()
-    }
-
     /// Takes everything out, in the order of the keys.
     pub(crate) fn take(&mut self, held: &mut HeldBytes) -> impl Iterator<Item = T> + use<K, T> {
         held.give_back(std::mem::take(&mut self.bytes));
         std::mem::take(&mut self.items).into_values()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.values()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.items.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -227,12 +214,12 @@ fn count<T: Waiting>(items: &VecDeque<T>) -> usize {
 }
 
 /// What waits for a worker to be ready, or for a session to be open again.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Queued {
     /// The `initialize` of a client. The worker's init result answers it.
     Initialize(CallKey),
     /// A line that already has the worker's ids. `None`: a notification.
-    Line(Option<CallKey>, Box<[u8]>),
+    Line(Option<CallKey>, #[serde(with = "serde_bytes")] Box<[u8]>),
 }
 
 impl Queued {
@@ -246,6 +233,8 @@ impl Queued {
 }
 
 impl Waiting for Queued {
+    const OWN_BYTES: usize = counts_as::<Queued>(32);
+
     fn heap_bytes(&self) -> usize {
         match self {
             Queued::Initialize(_) => 0,
@@ -258,27 +247,18 @@ impl Waiting for Queued {
 pub(crate) type Early = KeyedBacklog<Box<[u8]>, Held>;
 
 impl Waiting for Held {
+    const OWN_BYTES: usize = counts_as::<Held>(184);
+
     fn heap_bytes(&self) -> usize {
         self.len()
     }
 }
 
-/// Requests of an agent that the owner of its session has not answered, by the order in which they came.
-pub(crate) type PendingRequests = KeyedBacklog<u64, Pending>;
+impl Waiting for Box<[u8]> {
+    const OWN_BYTES: usize = counts_as::<Box<[u8]>>(16);
 
-/// A request of an agent that the owner of its session has not answered.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) call: CallKey,
-    /// The request as the worker sent it.
-    pub(crate) held: Held,
-    /// The agent has withdrawn it: nobody else is asked.
-    pub(crate) is_withdrawn: bool,
-}
-
-impl Waiting for Pending {
     fn heap_bytes(&self) -> usize {
-        self.held.len()
+        self.len()
     }
 }
 
@@ -296,7 +276,7 @@ mod tests {
         for (key, text) in [(2, "a"), (1, "bb"), (2, "ccc")] {
             backlog.push(key, line(text), &mut held);
         }
-        assert_eq!((backlog.len(), backlog.bytes()), (3, held.get()));
+        assert_eq!(backlog.bytes(), held.get());
         assert!(backlog.take_key(&3, &mut held).is_empty());
         let sizes: Vec<_> = backlog.take_key(&2, &mut held).iter().map(Waiting::bytes).collect();
         assert!(sizes.len() == 2 && sizes[0] < sizes[1], "in order: {sizes:?}");
@@ -313,7 +293,7 @@ mod tests {
             one.push(line(text), &mut held);
         }
         two.push(line("dddd"), &mut held);
-        let each = size_of::<Queued>();
+        let each = Queued::OWN_BYTES;
         let both = (6 + 3 * each, 4 + each);
         assert_eq!((one.bytes(), two.bytes(), held.get()), (both.0, both.1, both.0 + both.1));
         let taken = one.take_where(|item| item.heap_bytes() == 2, &mut held);

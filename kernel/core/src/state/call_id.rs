@@ -1,5 +1,7 @@
 //! The ids of requests, as their senders spelled them.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// A JSON-RPC id as its sender spelled it. Up to 39 bytes, such as a quoted UUID, need no allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id(Spelling);
@@ -8,6 +10,18 @@ pub(crate) struct Id(Spelling);
 enum Spelling {
     Short { length: u8, bytes: [u8; Id::SHORT_BYTES] },
     Long(Box<[u8]>),
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Id, D::Error> {
+        serde_bytes::deserialize::<Vec<u8>, D>(from).map(|spelled| Id::new(&spelled))
+    }
 }
 
 impl Id {

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::SessionKey;
 use crate::state::opening::SettingKind;
 use crate::wire::send_queue::SendQueue;
 
 /// What the answer will mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Purpose {
     /// The answer means nothing to the bus.
     Ask,
@@ -39,7 +41,7 @@ pub(crate) enum Purpose {
 }
 
 /// Where the line of a call is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Written {
     /// Not in a send queue: it waits for its worker to be ready or for its client to return.
     NotYet,

@@ -5,19 +5,24 @@
 //! the calls of a lost peer are found without a search. A call is rarely looked up by the id of its caller, so only
 //! callers with many calls have an index for that. This file knows no bytes; the bus sets the time.
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::{Moment, micros};
-use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, TypedKey, WorkerId};
+use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, Slots, TypedKey, WorkerId};
 use crate::limit::CALLS_SEARCHED;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::HeldBytes;
 pub(crate) use crate::state::call_id::Id;
 pub(crate) use crate::state::call_purpose::{Purpose, Written};
+use tables::Walk;
 
 /// A client or a worker slot as a caller and callee, as long as it exists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct EndpointId(u32);
 
 /// The bus makes calls of its own, and takes over calls of callers that have left.
@@ -32,14 +37,14 @@ impl EndpointId {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Endpoint {
     Bus,
     Client(Link),
     Worker(WorkerId),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) caller: EndpointId,
     pub(crate) callee: EndpointId,
@@ -56,6 +61,7 @@ pub(crate) struct Call {
     pub(crate) moves: u8,
     /// The params of a call that opens a session or sets something in it, or the session that it closes, kept for its
     /// answer.
+    #[serde(with = "serde_bytes")]
     pub(crate) params: Option<Box<[u8]>>,
     caller_neighbours: Neighbours,
     callee_neighbours: Neighbours,
@@ -85,7 +91,7 @@ impl Call {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Neighbours {
     older: u32,
     newer: u32,
@@ -94,7 +100,7 @@ struct Neighbours {
 const NONE: u32 = u32::MAX;
 const UNLINKED: Neighbours = Neighbours { older: NONE, newer: NONE };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Chain {
     oldest: u32,
     newest: u32,
@@ -109,7 +115,7 @@ enum Side {
     Callee,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct EndpointEntry {
     endpoint: Endpoint,
     is_worker: bool,
@@ -153,14 +159,15 @@ impl EndpointEntry {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Calls {
     entries: Arena<CallKey, Call>,
-    endpoints: slab::Slab<EndpointEntry>,
+    endpoints: Slots<EndpointEntry>,
     /// What all calls take on the heap.
     heap_bytes: HeldBytes,
     /// How many calls about a session its worker has not answered, and how many of them mean nothing to the bus.
     of_sessions: SecondaryMap<SessionKey, (u32, u32)>,
+    #[serde(skip)]
     hasher: RandomState,
     pub(crate) now: Moment,
 }
@@ -169,7 +176,7 @@ impl Default for Calls {
     fn default() -> Self {
         let mut calls = Calls {
             entries: Arena::default(),
-            endpoints: slab::Slab::new(),
+            endpoints: Slots::default(),
             heap_bytes: HeldBytes::default(),
             of_sessions: SecondaryMap::default(),
             hasher: RandomState::new(),
@@ -195,17 +202,18 @@ impl Calls {
             reopens: 0,
             chores: 0,
             adopted: 0,
-        }) as u32)
+        }))
     }
 
     /// Removes an endpoint that has no calls left.
     pub(crate) fn remove_endpoint(&mut self, endpoint: EndpointId) {
-        let entry = self.endpoints.remove(endpoint.0 as usize);
-        assert!(entry.outgoing.count == 0 && entry.incoming.count == 0, "an endpoint leaves no call behind");
+        let entry = self.endpoints.remove(endpoint.0);
+        let has_none = |entry: EndpointEntry| entry.outgoing.count == 0 && entry.incoming.count == 0;
+        assert!(entry.is_some_and(has_none), "an endpoint leaves no call behind");
     }
 
     pub(crate) fn endpoint(&self, endpoint: EndpointId) -> Endpoint {
-        self.endpoints[endpoint.0 as usize].endpoint
+        self.endpoints[endpoint].endpoint
     }
 
     pub(crate) fn ask(
@@ -241,7 +249,7 @@ impl Calls {
         let Some(call) = self.entries.get_mut(key) else { return };
         call.params = Some(params.into());
         let caller = call.caller;
-        self.endpoints[caller.0 as usize].heap_bytes.add(params.len());
+        self.endpoints[caller].heap_bytes.add(params.len());
         self.heap_bytes.add(params.len());
     }
 
@@ -258,7 +266,7 @@ impl Calls {
 
     /// What the calls that this endpoint made take on the heap.
     pub(crate) fn heap_bytes_of(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].heap_bytes.get()
+        self.endpoints[endpoint].heap_bytes.get()
     }
 
     /// Ends the call with an answer from `by`. `None`: the call has ended, `by` is not its callee, or its line is not
@@ -296,7 +304,7 @@ impl Calls {
         self.unlink(key, Side::Caller);
         if let Some(call) = self.entries.get_mut(key) {
             if !matches!(call.caller, BUS | NOBODY) && !call.is_chore() {
-                self.endpoints[call.callee.0 as usize].adopted += 1;
+                self.endpoints[call.callee].adopted += 1;
             }
             call.id = Id::none();
             call.caller = match call.purpose {
@@ -323,18 +331,18 @@ impl Calls {
         if self.outgoing(NOBODY) <= at_most || !enabled(Check::AbandonedBound) {
             return None;
         }
-        let (key, _) = self.entries.at(self.endpoints[NOBODY.0 as usize].outgoing.oldest)?;
+        let (key, _) = self.entries.at(self.endpoints[NOBODY].outgoing.oldest)?;
         let call = self.end(key)?;
         // The callee may still work for somebody who has left. That is now assumed for the rest of its life.
         if !call.is_chore() {
-            self.endpoints[call.callee.0 as usize].adopted += 1;
+            self.endpoints[call.callee].adopted += 1;
         }
         Some((key, call))
     }
 
     /// The peer behind this endpoint is gone for good, and its calls are still to be dealt with.
     pub(crate) fn orphan(&mut self, endpoint: EndpointId) {
-        self.endpoints[endpoint.0 as usize].endpoint = Endpoint::Bus;
+        self.endpoints[endpoint].endpoint = Endpoint::Bus;
     }
 
     /// Gives the calls that this endpoint has made, and those that were written to it, to a new endpoint with nobody
@@ -381,12 +389,12 @@ impl Calls {
 
     /// The unanswered calls that this endpoint made, the oldest first.
     pub(crate) fn outgoing_calls(&self, endpoint: EndpointId) -> Walk<'_> {
-        Walk { calls: self, side: Side::Caller, at: self.endpoints[endpoint.0 as usize].outgoing.oldest }
+        Walk { calls: self, side: Side::Caller, at: self.endpoints[endpoint].outgoing.oldest }
     }
 
     /// The calls that this endpoint has not answered, the oldest first.
     pub(crate) fn incoming_calls(&self, endpoint: EndpointId) -> Walk<'_> {
-        Walk { calls: self, side: Side::Callee, at: self.endpoints[endpoint.0 as usize].incoming.oldest }
+        Walk { calls: self, side: Side::Callee, at: self.endpoints[endpoint].incoming.oldest }
     }
 
     pub(crate) fn outgoing_keys(&self, endpoint: EndpointId) -> Vec<CallKey> {
@@ -406,21 +414,21 @@ impl Calls {
     }
 
     pub(crate) fn outgoing(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].outgoing.count as usize
+        self.endpoints[endpoint].outgoing.count as usize
     }
 
     pub(crate) fn incoming(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].incoming.count as usize
+        self.endpoints[endpoint].incoming.count as usize
     }
 
     /// How many of its calls open a session: incoming ones of a worker, outgoing ones of a client.
     pub(crate) fn opens(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].opens as usize
+        self.endpoints[endpoint].opens as usize
     }
 
     /// How many of its incoming calls open a session again.
     pub(crate) fn reopens(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].reopens as usize
+        self.endpoints[endpoint].reopens as usize
     }
 
     /// How many calls about this session its worker has not answered.
@@ -435,25 +443,25 @@ impl Calls {
 
     /// How many of its incoming calls close a session that the bus has ended.
     pub(crate) fn closings(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].closings as usize
+        self.endpoints[endpoint].closings as usize
     }
 
     /// Whether some of its incoming calls are parts of turns.
     pub(crate) fn has_work(&self, endpoint: EndpointId) -> bool {
-        let entry = &self.endpoints[endpoint.0 as usize];
+        let entry = &self.endpoints[endpoint];
         entry.incoming.count > entry.chores || entry.adopted > 0
     }
 
     /// Whether some of its incoming calls are parts of turns whose client has left.
     pub(crate) fn has_adopted(&self, endpoint: EndpointId) -> bool {
-        self.endpoints[endpoint.0 as usize].adopted > 0
+        self.endpoints[endpoint].adopted > 0
     }
 
     /// The call that this endpoint made under this id; the newest, if there are several.
     pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
         let is_it = |(key, call): (CallKey, &Call)| (call.id.as_bytes() == id).then_some(key);
         let searched = self.outgoing_calls(caller).take(CALLS_SEARCHED).filter_map(is_it).last();
-        let by_id = &self.endpoints[caller.0 as usize].by_id;
+        let by_id = &self.endpoints[caller].by_id;
         if by_id.is_empty() {
             return searched;
         }
@@ -475,7 +483,7 @@ impl Calls {
             Side::Caller => call.caller,
             Side::Callee => call.callee,
         };
-        let entry = &mut self.endpoints[endpoint.0 as usize];
+        let entry = &mut self.endpoints[endpoint];
         entry.opens += u32::from(call.purpose == Purpose::Open);
         match side {
             Side::Caller if entry.outgoing.count as usize >= CALLS_SEARCHED && !endpoint.is_bus() => {
@@ -497,7 +505,7 @@ impl Calls {
         if matches!(side, Side::Caller)
             && let heap_bytes @ 1.. = call.heap_bytes()
         {
-            self.endpoints[endpoint.0 as usize].heap_bytes.add(heap_bytes);
+            self.endpoints[endpoint].heap_bytes.add(heap_bytes);
             self.heap_bytes.add(heap_bytes);
         }
         let chain = self.chain(endpoint, side);
@@ -519,7 +527,7 @@ impl Calls {
             Side::Caller => (call.caller, call.caller_neighbours),
             Side::Callee => (call.callee, call.callee_neighbours),
         };
-        let entry = &mut self.endpoints[endpoint.0 as usize];
+        let entry = &mut self.endpoints[endpoint];
         entry.opens -= u32::from(call.purpose == Purpose::Open);
         match side {
             Side::Caller if !entry.by_id.is_empty() => {
@@ -540,7 +548,7 @@ impl Calls {
         if matches!(side, Side::Caller)
             && let heap_bytes @ 1.. = call.heap_bytes()
         {
-            self.endpoints[endpoint.0 as usize].heap_bytes.give_back(heap_bytes);
+            self.endpoints[endpoint].heap_bytes.give_back(heap_bytes);
             self.heap_bytes.give_back(heap_bytes);
         }
         if near.older != NONE {
@@ -560,7 +568,7 @@ impl Calls {
     }
 
     fn chain(&mut self, endpoint: EndpointId, side: Side) -> &mut Chain {
-        let entry = &mut self.endpoints[endpoint.0 as usize];
+        let entry = &mut self.endpoints[endpoint];
         match side {
             Side::Caller => &mut entry.outgoing,
             Side::Callee => &mut entry.incoming,
@@ -573,25 +581,6 @@ impl Calls {
             Side::Caller => &mut call.caller_neighbours,
             Side::Callee => &mut call.callee_neighbours,
         }
-    }
-}
-
-pub(crate) struct Walk<'a> {
-    calls: &'a Calls,
-    side: Side,
-    at: u32,
-}
-
-impl<'a> Iterator for Walk<'a> {
-    type Item = (CallKey, &'a Call);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (key, call) = self.calls.entries.at(self.at)?;
-        self.at = match self.side {
-            Side::Caller => call.caller_neighbours.newer,
-            Side::Callee => call.callee_neighbours.newer,
-        };
-        Some((key, call))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{Link, PoolId, SecondaryMap, SessionKey, WorkerId};
 use crate::limit::CLIENT_NAME_BYTES;
 use crate::mutants::{Check, enabled};
@@ -13,6 +15,7 @@ use crate::state::session_names::SessionNames;
 use crate::state::sessions::Session;
 use crate::wire::error::{RpcError, shortened};
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
     /// The pool that it is bound to. None: the default pool.
@@ -42,14 +45,18 @@ pub(crate) struct Client {
     pub(crate) bye: bool,
     /// The number under which it stands among those that will send nothing more.
     half_closed: Option<u64>,
+    /// It carries the messages of another bus, for its pool alone.
+    pub(crate) is_pipe: bool,
     /// It hears what becomes of its sessions: it has asked for that, or joined one by a method of the bus.
     hears_events: bool,
+    /// It writes down what is said, and counts for nothing else.
+    keeps: bool,
     /// The session that it spoke of last. It may be gone, or another's.
     pub(crate) latest_session: Option<SessionKey>,
 }
 
 /// What the bus accepts from a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AuthState {
     /// Only the token.
     AwaitingToken,
@@ -85,7 +92,9 @@ impl Client {
             auth,
             bye: false,
             half_closed: None,
+            is_pipe: false,
             hears_events: false,
+            keeps: false,
             latest_session: None,
         }
     }
@@ -170,7 +179,7 @@ impl Client {
 }
 
 /// The clients by their links.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Clients {
     clients: SecondaryMap<Link, Client>,
     /// Those that will send nothing more and wait for answers, in the order in which they ended.
@@ -178,6 +187,8 @@ pub(crate) struct Clients {
     ended: u64,
     /// How many hear what becomes of their sessions.
     hearing: usize,
+    /// How many write down what is said.
+    keeping: usize,
 }
 
 impl Clients {
@@ -209,6 +220,14 @@ impl Clients {
         }
     }
 
+    /// This client writes down what is said.
+    pub(crate) fn set_keeps(&mut self, link: Link) {
+        if let Some(client) = self.clients.get_mut(link) {
+            self.keeping += usize::from(!client.keeps);
+            client.keeps = true;
+        }
+    }
+
     /// Whether this client hears what becomes of its sessions.
     #[inline]
     pub(crate) fn hears_events(&self, link: Link) -> bool {
@@ -219,6 +238,7 @@ impl Clients {
         let client = self.clients.remove(link)?;
         client.half_closed.map(|number| self.half_closed.remove(&number));
         self.hearing -= usize::from(client.hears_events);
+        self.keeping -= usize::from(client.keeps);
         Some(client)
     }
 
@@ -238,8 +258,9 @@ impl Clients {
         self.half_closed.values().next().copied().filter(|_| enabled(Check::MakesRoom))
     }
 
+    /// How many there are, without those that only write down what is said.
     pub(crate) fn len(&self) -> usize {
-        self.clients.len()
+        self.clients.len() - self.keeping
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,12 +1,15 @@
-//! The guests of a session: clients that joined it beside its owner, and what was asked of several of them at once.
+//! The guests of a session: clients that joined it beside its owner.
 
 use std::collections::BTreeMap;
 
-use crate::id::{CallKey, Link};
-use crate::state::session_id::Token;
+use serde::{Deserialize, Serialize};
+
+use crate::id::Link;
+use crate::saved::counts_as;
+use crate::state::session_id::{Token, token};
 
 /// What a guest may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Everything but what only the owner can: it prompts, answers questions, and cancels.
     Control,
@@ -23,7 +26,7 @@ impl Role {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Guest {
     /// Its name for the session.
     pub(crate) token: Token,
@@ -31,23 +34,25 @@ pub(crate) struct Guest {
     /// It joined by `session/load` or `session/resume` and may not know that it is a guest: an editor that lost its
     /// connection does so before the bus has noticed the loss. It becomes the owner when the owner leaves.
     pub(crate) joined_by_load: bool,
+    /// What others were asked before the request with this number is theirs to answer.
+    pub(crate) asked_from: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Guests {
     guests: BTreeMap<Link, Guest>,
-    /// The requests of the agent that several clients were asked, by each of the calls: the order of the call under
-    /// which the request is pending.
-    questions: BTreeMap<u64, u64>,
-    /// The calls of each such request.
-    legs: BTreeMap<u64, Vec<(Link, CallKey)>>,
     /// What the guests make the bus keep.
     bytes: usize,
 }
 
 impl Guest {
+    /// A guest with every right that one can have, and no name yet.
+    pub(crate) fn controlling() -> Guest {
+        Guest { token: token(b""), role: Role::Control, joined_by_load: false, asked_from: 0 }
+    }
+
     fn bytes(&self) -> usize {
-        size_of::<(Link, Guest)>() + self.token.len()
+        counts_as::<(Link, Guest)>(40) + self.token.len()
     }
 }
 
@@ -83,66 +88,6 @@ impl Guests {
 
     pub(crate) fn links(&self) -> Vec<Link> {
         self.guests.keys().copied().collect()
-    }
-
-    /// One more client is asked the request that is pending under `order`.
-    pub(crate) fn add_leg(&mut self, order: u64, client: Link, call: CallKey) {
-        self.questions.insert(call.order(), order);
-        self.legs.entry(order).or_default().push((client, call));
-    }
-
-    /// The order under which the request behind this call is pending, if several clients were asked it.
-    pub(crate) fn question(&self, call: CallKey) -> Option<u64> {
-        self.questions.get(&call.order()).copied()
-    }
-
-    /// The calls of this request that are not answered.
-    pub(crate) fn legs(&self, order: u64) -> &[(Link, CallKey)] {
-        self.legs.get(&order).map_or(&[], |legs| legs)
-    }
-
-    /// This call is over. Returns how many others of its request are left.
-    pub(crate) fn end_leg(&mut self, order: u64, call: CallKey) -> usize {
-        self.questions.remove(&call.order());
-        let Some(legs) = self.legs.get_mut(&order) else { return 0 };
-        legs.retain(|(_, leg)| *leg != call);
-        let left = legs.len();
-        if left == 0 {
-            self.legs.remove(&order);
-        }
-        left
-    }
-
-    /// The request is answered. Returns the calls that are left of it.
-    pub(crate) fn end_question(&mut self, order: u64) -> Vec<(Link, CallKey)> {
-        let legs = self.legs.remove(&order).unwrap_or_default();
-        for (_, call) in &legs {
-            self.questions.remove(&call.order());
-        }
-        legs
-    }
-
-    /// What of these requests this client was asked.
-    pub(crate) fn asked_of(&self, client: Link) -> Vec<(u64, CallKey)> {
-        let all = self.legs.iter().flat_map(|(order, legs)| legs.iter().map(|leg| (*order, *leg)));
-        all.filter(|(_, (link, _))| *link == client).map(|(order, (_, call))| (order, call)).collect()
-    }
-
-    /// The orders of all such requests.
-    pub(crate) fn all_questions(&self) -> impl Iterator<Item = u64> {
-        self.legs.keys().copied()
-    }
-
-    /// Ends all such requests. Returns their calls.
-    pub(crate) fn every_leg(&mut self) -> Vec<(Link, CallKey)> {
-        self.questions.clear();
-        std::mem::take(&mut self.legs).into_values().flatten().collect()
-    }
-
-    /// The agent is gone, and with it all that it asked.
-    pub(crate) fn forget_questions(&mut self) {
-        self.questions.clear();
-        self.legs.clear();
     }
 
     /// What the guests make the bus keep.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use memchr::memmem;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -15,11 +15,13 @@ use crate::limit::NAME_BYTES;
 use crate::wire::nested::{member, text, whole};
 
 /// The params of an `initialize`, compared by what they mean.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handshake {
     /// The meaning of the params: equal for equal handshakes. Only the plain handshake has an empty key.
+    #[serde(with = "serde_bytes")]
     key: Box<[u8]>,
     /// The params as the first client with this handshake wrote them.
+    #[serde(with = "serde_bytes")]
     params: Box<[u8]>,
 }
 
@@ -84,6 +86,11 @@ impl Handshake {
     /// The version of the protocol that the client asked for. None: it said none.
     pub(crate) fn version(&self) -> Option<u64> {
         self.value()["protocolVersion"].as_u64()
+    }
+
+    /// Whether the client asked for ACP's second version. The key begins with the version, so nothing is parsed.
+    pub(crate) fn is_second_version(&self) -> bool {
+        self.key.starts_with(b"2 ")
     }
 
     /// What the client calls itself, if it says so in these params.
@@ -156,7 +163,7 @@ fn write_sorted(value: &Value, out: &mut String) {
 }
 
 /// The capabilities of a worker that the bus makes use of.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AgentCapabilities {
     /// It supports `session/close`.
     pub(crate) close: bool,
@@ -171,7 +178,7 @@ pub(crate) struct AgentCapabilities {
 }
 
 /// The method that opens a session in another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ReopenBy {
     /// `session/resume`.
     Resume,

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::SENDS_IN_STEP;
 use crate::mutants::{Check, enabled};
@@ -17,9 +19,9 @@ use crate::state::calls::EndpointId;
 use crate::state::clients::Client;
 use crate::state::session_names::SessionNames;
 use crate::wire::error::RpcError;
-use crate::wire::message::Held;
 use crate::wire::send_queue::SendQueue;
 
+#[derive(Serialize, Deserialize)]
 pub(crate) enum Leftover {
     Departed(Box<Departed>),
     LostLife(LifeKey),
@@ -27,19 +29,21 @@ pub(crate) enum Leftover {
     Ended(Link, Option<SessionKey>),
     /// Sessions of subagents whose parents are gone.
     Orphans(BTreeSet<SessionKey>),
-    /// What a worker said and nobody heard. Its requests are refused, if it is still there.
-    Unheard(Backlog<Held>, Option<Link>),
+    /// The ids of what a worker asked and nobody answers. It is refused, if the worker is still there.
+    Unheard(Backlog<Box<[u8]>>, Option<Link>),
     /// Calls that nobody answers, and what their callers hear.
     Failed(VecDeque<CallKey>, Arc<RpcError>),
 }
 
 /// A client that has left: its connection is closed, and its calls and sessions are still to be let go.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Departed {
     pub(crate) link: Link,
     pub(crate) client: Client,
 }
 
 /// A life of a worker that was lost: its sessions are lost, and its calls are to be answered.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct LostLife {
     pub(crate) worker: WorkerId,
     pub(crate) pool: PoolId,
@@ -60,10 +64,10 @@ pub(crate) struct LostLife {
 }
 
 /// A lost life among those that are left: its worker, and a number, because the next life may be lost as well.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct LifeKey(WorkerId, u64);
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Leftovers {
     queue: VecDeque<Leftover>,
     /// The lost lives in `queue`.
@@ -77,7 +81,6 @@ pub(crate) struct Leftovers {
     budget: usize,
     /// What was done and does not make a step yet.
     parts: usize,
-    alarm_is_set: bool,
 }
 
 impl Leftovers {
@@ -175,15 +178,6 @@ impl Leftovers {
     /// Whether such work for this client, which will send nothing more, is under way.
     pub(crate) fn has_ended(&self, link: Link) -> bool {
         self.ended.contains(&link)
-    }
-
-    /// Whether an alarm must be set so that the work is gone on with.
-    pub(crate) fn needs_alarm(&mut self) -> bool {
-        !std::mem::replace(&mut self.alarm_is_set, true)
-    }
-
-    pub(crate) fn alarm_rang(&mut self) {
-        self.alarm_is_set = false;
     }
 
     /// Keeps what was not written to a link that is closed, if calls of that life wait for an answer.

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::Moment;
 use crate::config::Limits;
 use crate::limit::{
@@ -15,7 +17,7 @@ use crate::limit::{
 use crate::mutants::{Check, enabled};
 
 /// The state of a worker over all its processes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Life {
     state: State,
     /// True: the worker is restarted after an exit. False: it is removed.
@@ -38,7 +40,7 @@ pub(crate) struct Life {
     ended: Moment,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum State {
     /// The worker waits for its next start. `failed`: the last start gave no process, so no request waits for the
     /// next one.

@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::{Action, Moment};
 use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{
@@ -13,6 +15,7 @@ use crate::limit::{
     SEND_PIECE_BYTES, SHARED_LINE_BYTES, UNFINISHED_LINE_TIMEOUT, line_patience,
 };
 use crate::mutants::{Check, enabled};
+use crate::state::actions::Actions;
 use crate::state::backlog::HeldBytes;
 use crate::state::calls::{EndpointId, Written};
 use crate::state::metrics::{BySide, Side};
@@ -24,7 +27,7 @@ use crate::wire::send_queue::SendQueue;
 use crate::wire::splice::{Edit, splice};
 
 /// Why a peer is not read.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 enum Pause {
     /// The queue of this peer is full.
     Full(Link),
@@ -32,6 +35,7 @@ enum Pause {
     Turn,
 }
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Peer {
     /// None: a client.
     pub(crate) worker: Option<WorkerId>,
@@ -58,14 +62,13 @@ pub(crate) struct Peer {
     /// When the unfinished line in `input` began, and when bytes were last added to it.
     line_began: Moment,
     line_since: Moment,
-    /// Whether an alarm for the unfinished line is set.
-    line_alarm: bool,
 }
 
 /// What has come from a peer: its unfinished line, and how its last lines began.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Input {
     pub(crate) lines: LineBuffer,
+    #[serde(skip)]
     pub(crate) prefixes: PrefixCache,
 }
 
@@ -82,12 +85,16 @@ impl Shared {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Links {
     peers: Arena<Link, Peer>,
-    actions: VecDeque<Action>,
+    actions: Actions,
+    #[serde(skip)]
     buffers: BufferPool,
+    #[serde(skip)]
     long_buffers: LongBuffers,
     /// The buffer of the long line that is handled now.
+    #[serde(skip)]
     lent: Option<LongBuffer>,
     /// Bytes in the inputs and queues of all peers.
     held_bytes: HeldBytes,
@@ -116,7 +123,7 @@ impl Links {
     pub(crate) fn new(queue_limit: usize) -> Links {
         Links {
             peers: Arena::default(),
-            actions: VecDeque::new(),
+            actions: Actions::default(),
             buffers: BufferPool::default(),
             long_buffers: LongBuffers::default(),
             lent: None,
@@ -155,7 +162,6 @@ impl Links {
             stall_alarm: false,
             line_began: Moment::ZERO,
             line_since: Moment::ZERO,
-            line_alarm: false,
         })
     }
 
@@ -171,7 +177,7 @@ impl Links {
             self.resume(paused);
         }
         self.forget_paused(link, peer.paused);
-        self.actions.push_back(Action::Close(link));
+        self.actions.push(Action::Close(link));
         Some(peer.output)
     }
 
@@ -199,11 +205,12 @@ impl Links {
     }
 
     pub(crate) fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
+        self.actions.push(action);
     }
 
-    pub(crate) fn next_action(&mut self) -> Option<Action> {
-        let action = self.actions.pop_front()?;
+    /// `spares_many`: what can wait is not among them, see `Actions`.
+    pub(crate) fn next_action(&mut self, spares_many: bool) -> Option<Action> {
+        let action = self.actions.next(spares_many)?;
         if let Action::Flush(link) = action
             && let Some(peer) = self.peers.get_mut(link)
         {
@@ -242,7 +249,7 @@ impl Links {
         self.work += 1 + length / SEND_PIECE_BYTES;
         if !peer.flushing {
             peer.flushing = true;
-            self.actions.push_back(Action::Flush(to));
+            self.actions.flush(to);
         }
         if peer.output.len() >= BULK_BYTES {
             self.bulk = Some(to);
@@ -262,6 +269,7 @@ impl Links {
     /// The parts of a step that `send` has taken since the last call.
     #[inline]
     pub(crate) fn take_work(&mut self) -> usize {
+        self.actions.begin_cause();
         std::mem::take(&mut self.work)
     }
 
@@ -333,14 +341,15 @@ impl Links {
     /// Takes the input of a link out while its lines are handled. `put_back` follows.
     pub(crate) fn take_input(&mut self, link: Link) -> Option<Input> {
         let peer = self.peers.get_mut(link)?;
-        let mut input = std::mem::take(&mut peer.input);
-        if input.lines.is_empty() {
-            input.lines = LineBuffer::reusing(self.buffers.take());
-        } else {
-            self.held_bytes.give_back(input.lines.len());
-            self.long_inputs.remove(&(input.lines.len(), link));
+        // A whole `Input` is not replaced: the copies would cost more than the lookup.
+        let prefixes = std::mem::take(&mut peer.input.prefixes);
+        if peer.input.lines.is_empty() {
+            return Some(Input { lines: LineBuffer::reusing(self.buffers.take()), prefixes });
         }
-        Some(input)
+        let lines = std::mem::take(&mut peer.input.lines);
+        self.held_bytes.give_back(lines.len());
+        self.long_inputs.remove(&(lines.len(), link));
+        Some(Input { lines, prefixes })
     }
 
     pub(crate) fn put_back(&mut self, link: Link, mut input: Input) {
@@ -415,7 +424,7 @@ impl Links {
     }
 
     /// The peer was just read, and an unfinished line is left. `is_new`: it begins among the bytes that were read.
-    /// True: no alarm is set for it yet.
+    /// True: it must be finished in time.
     pub(crate) fn begins_line(&mut self, link: Link, is_new: bool) -> bool {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(link).filter(|peer| !peer.input.lines.is_empty()) else {
@@ -425,7 +434,7 @@ impl Links {
             peer.line_began = now;
         }
         peer.line_since = now;
-        !std::mem::replace(&mut peer.line_alarm, true)
+        true
     }
 
     /// The alarm of an unfinished line is due. Returns by when it must be finished or have grown, if it is unfinished.
@@ -433,7 +442,6 @@ impl Links {
         let peer = self.peers.get_mut(link)?;
         // A few spaces are not a line.
         let begun = !peer.input.lines.is_blank() || peer.input.lines.len() > NAME_BYTES;
-        peer.line_alarm = begun && !peer.ended;
         if peer.paused.is_some() {
             // The bus does not read this peer, so the delay is its own.
             peer.line_began = self.now;
@@ -443,7 +451,7 @@ impl Links {
         if enabled(Check::LineDeadline) {
             due = due.min(peer.line_began + line_patience(peer.input.lines.line_bytes()));
         }
-        peer.line_alarm.then_some(due)
+        (begun && !peer.ended).then_some(due)
     }
 
     /// Gives up the longest unfinished line of a client, if one is longer than `LINE_BYTES_WHEN_FULL`. Clients that are
@@ -574,22 +582,4 @@ fn watched(queue_limit: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limit::{LONG_BUFFER_BYTES, LONG_BUFFERS_IDLE_BYTES};
-    use crate::state::calls::BUS;
-
-    #[test]
-    fn few_buffers_are_kept_when_the_last_peer_goes() {
-        let mut links = Links::new(1000);
-        let link = links.open(None, BUS);
-        links.send(link, b"{}", &[]);
-        for _ in 0..8 {
-            links.long_buffers.give(LongBuffer::new(vec![0; LONG_BUFFER_BYTES]));
-        }
-        links.close(link);
-        let buffers = &mut links.long_buffers;
-        let kept = std::iter::from_fn(|| buffers.has_any().then(|| buffers.take())).count();
-        assert_eq!(kept, LONG_BUFFERS_IDLE_BYTES / LONG_BUFFER_BYTES);
-    }
-}
+mod tests;

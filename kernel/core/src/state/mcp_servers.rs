@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::Link;
 use crate::limit::MCP_SERVERS_KEPT;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct McpServers {
     by_name: BTreeMap<Box<[u8]>, BTreeSet<Link>>,
     /// The names that each client has given.

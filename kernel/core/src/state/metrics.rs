@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::api::Moment;
@@ -42,7 +43,7 @@ impl Side {
 }
 
 /// Lines and their bytes, newlines included, by `Side`.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct BySide {
     lines: [u64; 2],
     bytes: [u64; 2],
@@ -74,7 +75,7 @@ impl BySide {
 }
 
 /// Totals since the start.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Counters {
     pub(crate) requests: u64,
     /// Answers of workers and clients, and how many of them were errors.
@@ -100,7 +101,7 @@ pub(crate) struct Counters {
     /// Connections closed because they did not show the token.
     pub(crate) unauthorized: u64,
     /// Errors of the bus itself by their reason.
-    pub(crate) refused: BTreeMap<&'static str, u64>,
+    pub(crate) refused: BTreeMap<Box<str>, u64>,
 }
 
 impl Counters {
@@ -116,7 +117,10 @@ impl Counters {
     }
 
     pub(crate) fn count_error(&mut self, error: &RpcError) {
-        *self.refused.entry(error.reason()).or_default() += 1;
+        match self.refused.get_mut(error.reason()) {
+            Some(count) => *count += 1,
+            None => _ = self.refused.insert(error.reason().into(), 1),
+        }
     }
 
     pub(crate) fn count_answer(&mut self, failed: bool) {
@@ -141,7 +145,7 @@ impl Counters {
 /// The totals whose rates the bus reports.
 pub(crate) const FLOW: [&str; 5] = ["lines_in", "lines_out", "bytes_in", "bytes_out", "requests"];
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Metrics {
     /// The current second.
     pub(crate) second: u64,
@@ -149,7 +153,7 @@ pub(crate) struct Metrics {
 }
 
 /// What is counted for a pool, beside the counters of its workers.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct PoolMetrics {
     pub(crate) requests: RateWindow<1>,
     pub(crate) latency: Latency,
@@ -163,10 +167,13 @@ pub(crate) struct PoolMetrics {
 }
 
 /// The growth of some totals in each of the last seconds.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct RateWindow<const N: usize> {
     /// The totals at the start of the current second.
+    #[serde(with = "crate::saved::array")]
     before: [u64; N],
     /// The growth by second, modulo `RATE_SEC`.
+    #[serde(with = "crate::saved::arrays")]
     seconds: [[u64; N]; RATE_SEC],
 }
 
@@ -201,8 +208,10 @@ impl<const N: usize> RateWindow<N> {
 }
 
 /// A histogram of durations over the last minute, and a coarse one since the start.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Latency {
     /// The windows by their number, modulo `TENS`.
+    #[serde(with = "crate::saved::boxed_array")]
     tens: Box<[TenSeconds; TENS]>,
     now: usize,
     /// What the windows counted that are over, by the bounds; the last count is of what exceeds them all.
@@ -211,8 +220,9 @@ pub(crate) struct Latency {
     sum_us: u64,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 struct TenSeconds {
+    #[serde(with = "crate::saved::array")]
     counts: [u32; BUCKETS],
     max_us: u64,
 }

@@ -1,5 +1,6 @@
 //! The tables of the bus. Each knows itself and the ids of the others; `bus` joins them.
 
+pub(crate) mod actions;
 pub(crate) mod backlog;
 pub(crate) mod call_id;
 pub(crate) mod call_purpose;
@@ -7,9 +8,11 @@ pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod guests;
 pub(crate) mod handshake;
+pub(crate) mod keeper;
 pub(crate) mod leftovers;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
+pub(crate) mod log_copy;
 pub(crate) mod mcp_servers;
 pub(crate) mod metrics;
 pub(crate) mod offline;
@@ -18,6 +21,7 @@ pub(crate) mod operation;
 pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod prompts;
+pub(crate) mod questions;
 pub(crate) mod session_id;
 pub(crate) mod session_index;
 pub(crate) mod session_log;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use memchr::memmem::{self, Finder};
+use serde::{Deserialize, Serialize};
 
 use crate::id::PoolId;
 use crate::limit::{OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
@@ -17,7 +18,7 @@ use crate::wire::scan::Span;
 use crate::wire::splice::{Edit, splice};
 
 /// What a client sets in a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SettingKind {
     Mode,
     Model,
@@ -43,6 +44,24 @@ impl SettingKind {
         }
     }
 
+    /// The update that tells others of it, if the protocol has one.
+    pub(crate) fn update(self, params: &[u8], result: Option<&[u8]>) -> Option<Vec<u8>> {
+        match self {
+            SettingKind::Mode => {
+                let mode = text(params, whole(params), b"modeId")?.of(params);
+                Some(
+                    [&br#"{"sessionUpdate":"current_mode_update","currentModeId":"#[..], mode, b"}"].concat(),
+                )
+            }
+            SettingKind::Option => {
+                let options = member(result?, whole(result?), b"configOptions")?.of(result?);
+                let start = &br#"{"sessionUpdate":"config_option_update","configOptions":"#[..];
+                Some([start, options, b"}"].concat())
+            }
+            SettingKind::Model => None,
+        }
+    }
+
     /// The member of its request's params that holds the value.
     fn value_key(self) -> &'static [u8] {
         match self {
@@ -54,11 +73,15 @@ impl SettingKind {
 }
 
 /// The result that opened a session, without the session's id. It tells the mode and the options of now.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opening {
+    #[serde(with = "serde_bytes")]
     result: Box<[u8]>,
     /// It tells a mode, a model or options, which may change.
     tells_settings: bool,
+    /// The update with which the agent told its commands last.
+    #[serde(with = "serde_bytes")]
+    commands: Option<Box<[u8]>>,
 }
 
 impl Opening {
@@ -71,26 +94,40 @@ impl Opening {
         let result: Box<[u8]> = without_turn(&result).unwrap_or(result).into();
         let tells = |key: &[u8]| member(&result, whole(&result), key).is_some();
         let tells_settings = tells(b"modes") || tells(b"models") || tells(b"configOptions");
-        Some(Opening { result, tells_settings })
+        Some(Opening { result, tells_settings, commands: None })
     }
 
     pub(crate) fn result(&self) -> &[u8] {
         &self.result
     }
 
+    pub(crate) fn commands(&self) -> Option<&[u8]> {
+        self.commands.as_deref()
+    }
+
+    /// The agent tells its commands. More than is kept of a session are not told again.
+    pub(crate) fn set_commands(&mut self, update: &[u8]) {
+        self.commands = Some(update).filter(|update| update.len() <= OPENING_BYTES).map(Into::into);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.result.len() + self.commands().map_or(0, <[u8]>::len)
+    }
+
     pub(crate) fn tells_settings(&self) -> bool {
         self.tells_settings
     }
 
-    /// A request with these params has set something. `result`: the agent's answer, which may tell all options.
-    pub(crate) fn set(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
+    /// A request with these params has set something. `result`: the agent's answer, which may tell all options. Returns
+    /// whether the session is not as it was, as far as that is known.
+    pub(crate) fn set(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) -> bool {
         if kind == SettingKind::Option
             && let Some(result) = result
             && let Some(options) = member(result, whole(result), b"configOptions")
         {
             return self.replace(self.member(b"configOptions"), options.of(result));
         }
-        let Some(value) = member(params, whole(params), kind.value_key()) else { return };
+        let Some(value) = member(params, whole(params), kind.value_key()) else { return false };
         let at = match kind {
             SettingKind::Mode => self.nested(b"modes", b"currentModeId"),
             SettingKind::Model => self.nested(b"models", b"currentModelId"),
@@ -99,7 +136,7 @@ impl Opening {
                 current_value(&self.result, &all, option_id(params))
             }
         };
-        self.replace(at, value.of(params));
+        self.replace(at, value.of(params))
     }
 
     pub(crate) fn member(&self, key: &[u8]) -> Option<Span> {
@@ -110,8 +147,12 @@ impl Opening {
         member(&self.result, self.member(key), inner)
     }
 
-    pub(crate) fn replace(&mut self, at: Option<Span>, with: &[u8]) {
-        let Some(at) = at else { return };
+    /// Returns whether that changes anything. It does where it is not known what stood there.
+    pub(crate) fn replace(&mut self, at: Option<Span>, with: &[u8]) -> bool {
+        let Some(at) = at else { return true };
+        if at.of(&self.result) == with {
+            return false;
+        }
         let mut result = Vec::with_capacity(self.result.len() + with.len());
         splice(&mut result, &self.result, &[Edit::new(at, with)]);
         if result.len() > OPENING_BYTES {
@@ -119,26 +160,29 @@ impl Opening {
             (result, self.tells_settings) = (b"{}".to_vec(), false);
         }
         self.result = result.into();
+        true
     }
 }
 
 /// How a session is opened in another process, and the settings that the owner had made.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reopen {
     pub(crate) by: ReopenBy,
     pub(crate) pool: PoolId,
     /// The node that has it. No other can open it.
     pub(crate) node: Option<Arc<str>>,
     /// The params that opened it, with the agent's session id.
+    #[serde(with = "serde_bytes")]
     pub(crate) params: Box<[u8]>,
     pub(crate) settings: Vec<Setting>,
 }
 
 /// A mode or an option as the owner set it last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) kind: SettingKind,
     /// The params of the request, with the agent's session id.
+    #[serde(with = "serde_bytes")]
     pub(crate) params: Box<[u8]>,
 }
 
@@ -229,21 +273,28 @@ fn without_turn(result: &[u8]) -> Option<Vec<u8>> {
     with_member(result, b"_meta", &without_member(meta.of(result), TURN)?)
 }
 
-/// Whether this update can tell another title or, in a session that has any, another mode or other options. Nearly all
-/// agents begin their updates with the kind, so that most cost one look.
+/// Whether this update can tell another title, other commands or, in a session that has any, another mode or other
+/// options. Nearly all agents begin their updates with the kind, so that most cost one look.
 pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
     const USUAL: &[u8] = br#","update":{"sessionUpdate":""#;
     static TITLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""session_info_update""#));
     static MODE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""current_mode_update""#));
+    static COMMANDS: LazyLock<Finder<'static>> =
+        LazyLock::new(|| Finder::new(br#""available_commands_update""#));
     static OPTION: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""config_option_update""#));
 
     let behind = message.envelope.session.and_then(|span| message.line.get(span.end as usize..));
     if let Some(kind) = behind.and_then(|behind| behind.strip_prefix(USUAL)) {
-        return kind.first().is_some_and(|letter| *letter == b's' || *letter == b'c' && has_settings);
+        return match kind.first() {
+            Some(b's') => true,
+            Some(b'c') => has_settings,
+            Some(b'a') => kind.starts_with(b"available"),
+            _ => false,
+        };
     }
     let finds = |what: &Finder<'_>| what.find(message.line).is_some();
     let may_set = has_settings && (finds(&MODE) || finds(&OPTION));
-    may_set || message.line.len() <= TITLE_LINE_BYTES && finds(&TITLE)
+    may_set || message.line.len() <= TITLE_LINE_BYTES && finds(&TITLE) || finds(&COMMANDS)
 }
 
 /// Whether this notification tells what is now. Everything else that an agent says while the bus itself opens a

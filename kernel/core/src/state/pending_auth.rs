@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::Moment;
 use crate::id::Link;
 use crate::limit::{AUTH_TIMEOUT, FLUSH_ON_CLOSE, PENDING_AUTH_MAX};
 use crate::mutants::{Check, enabled};
 use crate::state::timers::{Alarm, Alarms};
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct PendingAuth {
     /// In the order in which they connected. At most `2 * PENDING_AUTH_MAX`.
     pending: Vec<Pending>,
@@ -22,6 +24,7 @@ pub(crate) struct PendingAuth {
     quiet_until: Moment,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Pending {
     link: Link,
     /// Connections with the same origin may be of one stranger.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::Moment;
 use crate::config::PoolConfig;
 use crate::id::{Arena, CallKey, PoolId, WorkerId};
@@ -13,6 +15,7 @@ use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub(crate) config: Arc<PoolConfig>,
     pub(crate) workers: Vec<WorkerId>,
@@ -32,6 +35,7 @@ pub(crate) struct Pool {
 }
 
 /// A request that concerns the whole process, such as a login. Workers of its handshake that start later get it too.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Broadcast {
     pub(crate) handshake: Arc<Handshake>,
     pub(crate) held: Held,
@@ -100,7 +104,7 @@ impl Pool {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Pools {
     pools: Arena<PoolId, Pool>,
     default_pool: Option<PoolId>,

@@ -1,10 +1,13 @@
 //! The prompts of a session: whose turn it is, and the prompts of others that wait for its end.
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::Moment;
 use crate::id::{CallKey, Link};
+use crate::saved::counts_as;
 use crate::state::backlog::{Backlog, HeldBytes, Waiting};
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Prompts {
     /// Whose turn it is, or was last.
     by: Option<Link>,
@@ -18,15 +21,18 @@ pub(crate) struct Prompts {
 }
 
 /// A prompt that waits for the end of another client's turn.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WaitingPrompt {
     pub(crate) from: Link,
     pub(crate) call: CallKey,
     /// The line with the worker's ids.
+    #[serde(with = "serde_bytes")]
     pub(crate) line: Box<[u8]>,
 }
 
 impl Waiting for WaitingPrompt {
+    const OWN_BYTES: usize = counts_as::<WaitingPrompt>(32);
+
     fn heap_bytes(&self) -> usize {
         self.line.len()
     }

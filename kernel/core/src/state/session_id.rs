@@ -11,10 +11,14 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{BUS_NAME_CHARS, is_bus_name};
 
 const TAG_BYTES: usize = 13;
+/// Tags are drawn from the first stream of the seed, which has the number 0.
+const LIFE_STREAM: u64 = 1;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 /// The name of a session as it stands in a line: a JSON string with its quotes. All tables that know a session by
@@ -57,6 +61,22 @@ impl PartialEq for Token {
 }
 
 impl Eq for Token {}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Token, D::Error> {
+        let bytes: Vec<u8> = serde_bytes::deserialize(from)?;
+        if bytes.len() < 2 {
+            return Err(D::Error::custom("a name without its quotes"));
+        }
+        Ok(Token(bytes.into()))
+    }
+}
 
 /// A name with its quotes.
 pub(crate) fn token(name: &[u8]) -> Token {
@@ -101,16 +121,43 @@ pub(crate) fn is_tagged(name: &[u8]) -> bool {
 }
 
 /// The source of the bus's names: a stream of tags that nobody outside can predict.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Tags {
+    #[serde(with = "stream")]
     random: ChaCha20Rng,
     /// The name of the bus with a tilde; nothing if it has none.
     prefix: Box<[u8]>,
+}
+
+/// The stream is saved as its seed and how far it was read.
+mod stream {
+    use super::{ChaCha20Rng, Deserialize, Deserializer, SeedableRng, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(stream: &ChaCha20Rng, to: S) -> Result<S::Ok, S::Error> {
+        let at = stream.get_word_pos();
+        (stream.get_seed(), (at >> 64) as u64, at as u64).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ChaCha20Rng, D::Error> {
+        let (seed, high, low) = <([u8; 32], u64, u64)>::deserialize(from)?;
+        let mut stream = ChaCha20Rng::from_seed(seed);
+        stream.set_word_pos(u128::from(high) << 64 | u128::from(low));
+        Ok(stream)
+    }
 }
 
 impl Tags {
     pub(crate) fn new(seed: [u8; 32], bus: Option<&str>) -> Tags {
         let prefix = bus.map(|bus| format!("{bus}~")).unwrap_or_default();
         Tags { random: ChaCha20Rng::from_seed(seed), prefix: prefix.into_bytes().into() }
+    }
+
+    /// What tells this bus from every other one, and is the same as long as its state lives, also in the next program
+    /// after an upgrade. It is drawn from the same seed as the tags, from another stream, and betrays neither.
+    pub(crate) fn life(&self) -> u64 {
+        let mut other = ChaCha20Rng::from_seed(self.random.get_seed());
+        other.set_stream(LIFE_STREAM);
+        other.next_u64()
     }
 
     /// `TAG.name`, with quotes, and behind the name of the bus if it has one.

@@ -5,10 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::ops::Bound;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::SessionKey;
 use crate::state::session_id::Token;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "N: Hash + Eq + Deserialize<'de>"))]
 pub(crate) struct SessionNames<N = Token> {
     by_name: HashMap<N, SessionKey>,
     keys: BTreeSet<SessionKey>,

@@ -9,25 +9,28 @@ mod unasked;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Backlog, HeldBytes, Kept, PendingRequests, Queued};
-use crate::state::guests::Guests;
+use crate::saved::counts_as;
+use crate::state::backlog::{Backlog, HeldBytes, Kept, Queued};
+use crate::state::guests::{Guests, Role};
 use crate::state::offline::Offline;
 use crate::state::opening::{Opening, Reopen};
 use crate::state::prompts::Prompts;
+use crate::state::questions::Questions;
 use crate::state::session_id::Token;
 use crate::state::session_log::SessionLog;
-use crate::wire::message::Held;
 
 use shown::Shown;
 
 pub(crate) use logs::LogLimits;
 pub(crate) use turn_state::TurnState;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Session {
     /// The owner's name for it.
     pub(crate) bus_token: Token,
@@ -71,8 +74,8 @@ pub(crate) struct Session {
     pub(crate) recovery: Option<CallKey>,
     /// It lost its worker in the middle of a turn, which may go on behind a worker that only passes messages on.
     pub(crate) lost_turn: bool,
-    /// Requests of the agent that the owner has not answered. The next owner is asked again.
-    pub(crate) pending: PendingRequests,
+    /// What the agent asks in it.
+    pub(crate) questions: Questions,
     /// What the worker said while the owner was away.
     pub(crate) offline: Offline,
     /// More was said than is kept.
@@ -84,12 +87,22 @@ pub(crate) struct Session {
     log: SessionLog,
     /// Others may join it, and what is said in it is logged for them.
     pub(crate) is_shared: bool,
+    /// What is said in it is written down.
+    pub(crate) is_kept: bool,
+    /// It was opened for a client of another bus, which writes it down.
+    pub(crate) is_piped: bool,
+    /// The client that writes it down, once it knows of the session.
+    pub(crate) told_keeper: Option<Link>,
+    /// How many lines of it were ever logged.
+    pub(crate) said: u64,
+    /// So many of them its agent told when it was loaded.
+    pub(crate) replayed: u64,
     /// Its agent tells again what is in the log, for the client that asked for that.
     pub(crate) is_retold: bool,
 }
 
 /// What becomes of a session if its agent refuses to load it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum IfRefused {
     /// It is open and goes on. The bus answers for it.
     GoesOn,
@@ -131,13 +144,18 @@ impl Session {
             recovering: None,
             recovery: None,
             lost_turn: false,
-            pending: PendingRequests::default(),
+            questions: Questions::default(),
             offline: Offline::default(),
             offline_overflow: false,
             guests: Guests::default(),
             prompts: Prompts::default(),
             log: SessionLog::default(),
             is_shared: false,
+            is_kept: false,
+            is_piped: false,
+            told_keeper: None,
+            said: 0,
+            replayed: 0,
             is_retold: false,
         }
     }
@@ -162,14 +180,9 @@ impl Session {
         self.prompts.is_running() || self.is_turn_running()
     }
 
-    /// How many requests of its agent nobody has answered.
-    pub(crate) fn open_questions(&self) -> usize {
-        self.pending.len() + self.offline.asked_count()
-    }
-
-    /// The first of them.
-    pub(crate) fn first_question(&self) -> Option<&Held> {
-        self.pending.iter().map(|pending| &pending.held).chain(self.offline.asked()).next()
+    /// Whether a prompt waits that its agent can be given now.
+    pub(crate) fn may_begin_prompt(&self) -> bool {
+        self.prompts.waiting() > 0 && !self.has_turn() && !self.is_retold
     }
 
     /// This client's name for it, if it is the owner or a guest.
@@ -178,6 +191,13 @@ impl Session {
             return Some(&self.bus_token);
         }
         self.guests.get(client).map(|guest| &guest.token)
+    }
+
+    /// Whether this client is in it and does not only look on.
+    pub(crate) fn controls(&self, client: Link) -> bool {
+        let guest = self.guests.get(client);
+        self.owner == Some(client)
+            || guest.is_some_and(|guest| guest.role == Role::Control || !enabled(Check::Observer))
     }
 
     pub(crate) fn is_recovering(&self) -> bool {
@@ -204,8 +224,8 @@ impl Session {
 
     /// What it takes in the tables: itself, its two names, and where it is looked up by them.
     pub(crate) fn table_bytes(&self) -> usize {
-        let lookup = size_of::<(Token, SessionKey)>();
-        size_of::<Session>() + self.bus_token.len() + self.agent_token.len() + 2 * lookup
+        let lookup = counts_as::<(Token, SessionKey)>(24);
+        counts_as::<Session>(712) + self.bus_token.len() + self.agent_token.len() + 2 * lookup
     }
 
     /// What it makes the bus keep beside the lines that wait. The labels of a client are counted there.
@@ -213,7 +233,7 @@ impl Session {
         if self.is_label {
             return 0;
         }
-        let opening = self.opening.as_ref().map_or(0, |opening| opening.result().len());
+        let opening = self.opening.as_ref().map_or(0, Opening::bytes);
         let failed = self.prompts.failed.as_ref().map_or(0, |error| error.len());
         let beside = self.guests.bytes() + self.shown.bytes() + failed;
         self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + beside
@@ -256,17 +276,17 @@ impl Session {
 
     /// Drops everything that waits in it.
     pub(crate) fn clear_backlogs(&mut self, held: &mut HeldBytes) {
-        drop(self.pending.take(held));
+        self.questions.take(held);
         self.offline.take(held);
-        self.guests.forget_questions();
         self.prompts.forget(held);
     }
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Sessions {
     sessions: Arena<SessionKey, Session>,
     /// Every session but labels, by the hash of its agent name.
+    #[serde(skip)]
     by_agent: BTreeSet<(u64, SessionKey)>,
     /// Every session by the number that people call it.
     by_number: HashMap<u32, SessionKey>,
@@ -274,9 +294,13 @@ pub(crate) struct Sessions {
     owned: HashMap<(Link, WorkerId), usize>,
     /// The sessions in which agents wait for an answer while nobody is asked, by the worker and the hash of the
     /// request's id. Some of them do not wait any more.
+    #[serde(skip)]
     unasked: BTreeMap<(WorkerId, u64), SessionKey>,
     /// With how many of them those that do not wait are forgotten.
     unasked_most: usize,
+    /// The number of what an agent said or asked last while it was kept.
+    order: u64,
+    #[serde(skip)]
     hasher: RandomState,
     /// What may go on in workers for clients that are not there, or between two calls.
     at_workers: HashMap<WorkerId, AtWorker>,
@@ -287,7 +311,7 @@ pub(crate) struct Sessions {
 }
 
 /// Some of the sessions of a worker, counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct AtWorker {
     /// Those without an owner.
     left: usize,
@@ -308,6 +332,19 @@ impl Sessions {
         self.by_agent.extend(hash.map(|hash| (hash, key)));
         self.count(key, 1);
         key
+    }
+
+    /// Makes the tables again that are not saved, because they depend on the keys of this table's hashes.
+    pub(crate) fn index(&mut self) {
+        for (key, session) in self.sessions.iter() {
+            if !session.is_label {
+                self.by_agent.insert((self.hasher.hash_one(session.agent_name()), key));
+            }
+            let Some(worker) = session.worker else { continue };
+            for id in session.questions.unasked().filter_map(|(_, question)| question.held.message().id()) {
+                self.unasked.insert((worker, self.hasher.hash_one(id)), key);
+            }
+        }
     }
 
     /// How many sessions of a worker have no owner.
@@ -453,18 +490,22 @@ impl Sessions {
         self.get(key)?.worker
     }
 
+    /// This client's name for a session, if it is in it.
+    pub(crate) fn token_of(&self, key: SessionKey, client: Link) -> Option<Token> {
+        self.get(key)?.token_of(client).cloned()
+    }
+
+    /// The owner of a session, if it waits for the agent to load it.
+    pub(crate) fn loading_owner(&self, key: SessionKey) -> Option<Link> {
+        let root = self.get(self.root(key))?;
+        self.get(key)?.owner.filter(|_| root.loads > 0)
+    }
+
     /// A message about this session passed.
     #[inline]
     pub(crate) fn touch(&mut self, key: Option<SessionKey>, now: Moment) {
         if let Some(session) = key.and_then(|key| self.get_mut(key)) {
             session.touched = now;
-        }
-    }
-
-    /// The request of an agent behind this call is answered.
-    pub(crate) fn end_pending(&mut self, key: Option<SessionKey>, call: CallKey, held: &mut HeldBytes) {
-        if let Some(session) = key.and_then(|key| self.get_mut(key)) {
-            session.pending.take_key(&call.order(), held);
         }
     }
 

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::api::{Moment, micros};
 use crate::limit::{STDERR_ANSWER_BYTES, STDERR_LINE_BYTES, STDERR_LOGS, UNCOUNTED_BYTES};
+use crate::saved::counts_as;
 use crate::state::backlog::HeldBytes;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct StderrLogs {
     /// By pool and index of the worker.
     pools: BTreeMap<Box<str>, BTreeMap<u32, Log>>,
@@ -19,10 +20,11 @@ pub(crate) struct StderrLogs {
     next: u64,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Log {
     lines: VecDeque<Line>,
     /// The beginning of a line, and the process that wrote it.
+    #[serde(with = "serde_bytes")]
     unfinished: Vec<u8>,
     pid: Option<u32>,
     /// What `lines` take.
@@ -31,10 +33,12 @@ struct Log {
     written: u64,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Line {
     number: u64,
     at: Moment,
     pid: Option<u32>,
+    #[serde(with = "serde_bytes")]
     text: Box<[u8]>,
 }
 
@@ -196,7 +200,7 @@ impl Log {
 
 impl Line {
     fn bytes(&self) -> usize {
-        size_of::<Line>() + self.text.len()
+        counts_as::<Line>(48) + self.text.len()
     }
 
     fn told<'a>(&self, pool: &'a str, worker: u32) -> Told<'a> {

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::limit::{STDERR_TAIL_BYTES, STDERR_TAIL_LINES};
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct StderrTail {
+    #[serde(with = "crate::saved::ring")]
     bytes: VecDeque<u8>,
 }
 

@@ -2,20 +2,21 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::id::Link;
 use crate::limit::{NAME_BYTES, TRACERS};
 use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Tracers {
     list: Vec<Tracer>,
     /// Whether bus.json lets payloads be seen.
     payloads: bool,
 }
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Tracer {
     pub(crate) link: Link,
     pub(crate) filter: Filter,
@@ -24,7 +25,7 @@ pub(crate) struct Tracer {
 }
 
 /// What a tracer wants to see: the params of `_bus/trace`.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Filter {
     pub(crate) pool: Option<Box<str>>,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
@@ -24,6 +26,7 @@ use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
 use crate::wire::scan::Span;
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Worker {
     pub(crate) pool: PoolId,
     /// How it is started. If the pool's has changed since, this worker is `retiring`.
@@ -37,7 +40,8 @@ pub(crate) struct Worker {
     pub(crate) is_for_node: bool,
     /// Its last process has not reached that node.
     pub(crate) is_away: bool,
-    /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
+    /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`. One that is to be restarted
+    /// after others may have that before.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
     /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
@@ -48,12 +52,8 @@ pub(crate) struct Worker {
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
     pub(crate) initialize_by: Moment,
-    /// Whether an alarm for its silence is set.
-    pub(crate) silence_alarm: bool,
     /// Since when it has been idle, as far as the bus has looked.
     pub(crate) idle_since: Option<Moment>,
-    /// Whether an alarm for its idle time is set.
-    pub(crate) idle_alarm: bool,
     /// Why the bus has begun to end this life, if it was not for a fault.
     pub(crate) recycling: Option<Recycled>,
     /// Why the bus ended a life for the last time, without a fault.
@@ -65,8 +65,6 @@ pub(crate) struct Worker {
     pub(crate) requests: u64,
     /// It is replaced as soon as it has closed the sessions that the bus has ended. Nothing else that it says counts.
     pub(crate) closes_first: bool,
-    /// Whether an alarm for closings that are not answered is set.
-    pub(crate) close_alarm: bool,
     /// Its output is dropped: its calls have failed already, or it is being replaced.
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
@@ -120,7 +118,7 @@ pub(crate) struct Worker {
 }
 
 /// How far its initialization is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Init {
     /// It was told nothing, and suits any client.
     NotSent,
@@ -133,7 +131,7 @@ pub(crate) enum Init {
 }
 
 /// Why the bus ends a process that has no fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Recycled {
     /// A client with other capabilities needs its place.
     Handshake,
@@ -170,27 +168,27 @@ impl Recycled {
 }
 
 /// The answer of a worker to `initialize`. Every client of the worker gets it, each under its own id.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InitResult {
+    #[serde(with = "serde_bytes")]
     pub(crate) line: Box<[u8]>,
     pub(crate) id: Span,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StickyNotification {
     method: Box<[u8]>,
+    #[serde(with = "serde_bytes")]
     pub(crate) line: Box<[u8]>,
 }
 
 /// How far a worker that is on its way out has looked for sessions that can go on elsewhere.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct HandOverPass {
     /// The last session of the current pass. `None`: the next one begins anew.
     pub(crate) at: Option<SessionKey>,
     /// When the next pass may begin.
     pub(crate) next: Moment,
-    /// Whether an alarm is set.
-    pub(crate) alarm: bool,
 }
 
 /// How a process ends that finds no node.
@@ -220,16 +218,13 @@ impl Worker {
             hand_over_pass: HandOverPass::default(),
             dedicated_to: None,
             initialize_by: Moment::ZERO,
-            silence_alarm: false,
             idle_since: None,
-            idle_alarm: false,
             recycling: None,
             last_recycled: None,
             last_error: None,
             last_exit: None,
             requests: 0,
             closes_first: false,
-            close_alarm: false,
             ignored: false,
             death: Death::Hung,
             unseen_error: None,

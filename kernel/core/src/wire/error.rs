@@ -1,7 +1,9 @@
 //! The JSON-RPC answers that the bus itself gives: its errors with code and reason, and its results.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::Exit;
@@ -13,24 +15,24 @@ use crate::wire::scan::{Fault, Malformed};
 const QUOTED_BYTES: usize = 256;
 
 /// An error that the bus answers in place of a peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RpcError {
     code: i32,
     /// The machine-readable reason, which is sent as `data.reason`.
-    reason: &'static str,
+    reason: Cow<'static, str>,
     message: String,
     /// The other members of `data`.
-    data: Vec<(&'static str, Value)>,
+    data: Vec<(Cow<'static, str>, Value)>,
 }
 
 impl RpcError {
     fn new(code: i32, reason: &'static str, message: impl Into<String>) -> RpcError {
-        RpcError { code, reason, message: message.into(), data: Vec::new() }
+        RpcError { code, reason: reason.into(), message: message.into(), data: Vec::new() }
     }
 
     /// Adds a member to `data`.
     fn with(mut self, key: &'static str, value: impl Into<Value>) -> RpcError {
-        self.data.push((key, value.into()));
+        self.data.push((key.into(), value.into()));
         self
     }
 
@@ -122,6 +124,16 @@ impl RpcError {
 
     pub(crate) fn unknown_session() -> RpcError {
         RpcError::new(-32051, "unknown_session", "not a session of this client")
+    }
+
+    /// This error as ACP's second version spells it: it has a code of its own for a session that is not known.
+    pub(crate) fn in_second_version(self, name: &[u8]) -> RpcError {
+        match serde_json::from_slice::<Value>(&[b"\"", name, b"\""].concat()) {
+            Ok(name) if self.reason == "unknown_session" => {
+                RpcError { code: -32002, ..self }.with("sessionId", name)
+            }
+            _ => self,
+        }
     }
 
     pub(crate) fn read_only() -> RpcError {
@@ -238,8 +250,8 @@ impl RpcError {
         &self.message
     }
 
-    pub(crate) fn reason(&self) -> &'static str {
-        self.reason
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
     }
 
     /// The answer to the request with this id, without a line end. `None`: the id is not known.
@@ -290,7 +302,7 @@ fn answer(id: Option<&[u8]>, key: &str, value: &str) -> Vec<u8> {
 }
 
 /// How a worker's life ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Death {
     /// The process exited.
     Exited(Exit),

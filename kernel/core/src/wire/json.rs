@@ -2,6 +2,8 @@
 //!
 //! The reader does not allocate or recurse. It knows strings, numbers and brackets, not what they mean.
 
+use serde::{Deserialize, Serialize};
+
 use memchr::memchr2;
 use wide::u8x16;
 
@@ -9,7 +11,7 @@ use wide::u8x16;
 pub(crate) const DEPTH_MAX: usize = 1024;
 
 /// A range of bytes in a line: `start <= end <= line.len()`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Span {
     /// The first byte.
     pub start: u32,

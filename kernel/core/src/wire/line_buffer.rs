@@ -7,14 +7,16 @@
 use std::cell::Cell;
 
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 
 use crate::limit::LONG_LINE_BYTES;
 use crate::wire::long_line::{LongBuffer, LongLine};
 use crate::wire::partial_scan::PartialScan;
 
 /// The bytes of one link that have not been returned as lines.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct LineBuffer {
+    #[serde(with = "serde_bytes")]
     bytes: Vec<u8>,
     /// The start of the first line that has not been returned: `start <= searched <= bytes.len()`.
     start: usize,
@@ -29,6 +31,7 @@ pub(crate) struct LineBuffer {
 }
 
 /// A current line that is not in `bytes`.
+#[derive(Serialize, Deserialize)]
 enum Large {
     /// The scan of a line that is over the limit and whose bytes are dropped. `bytes` is empty or begins with that
     /// line's end.

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::limit::{
     LONG_BUFFER_BYTES, LONG_BUFFERS_BYTES, LONG_BUFFERS_IDLE_BYTES, LONG_LINE_NEXT, LONG_LINE_PIECE,
 };
@@ -12,7 +14,9 @@ use crate::limit::{
 pub(crate) type LongBuffer = Arc<Vec<u8>>;
 
 /// A long line, finished or not.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct LongLine {
+    #[serde(with = "crate::saved::shared")]
     buffer: LongBuffer,
     /// How many bytes there are, which may go on behind the line's end.
     length: usize,

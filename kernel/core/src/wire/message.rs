@@ -1,7 +1,10 @@
 //! A scanned line: its bytes, and where its routing fields stand.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::sync::OnceLock;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::json::Span;
 use super::nested::{beginning, member, text};
@@ -103,13 +106,28 @@ pub(crate) struct Held {
     line: Box<[u8]>,
     envelope: Envelope,
     /// What a long question asks, once somebody wanted to know.
-    title: OnceCell<Option<Box<str>>>,
+    title: OnceLock<Option<Box<str>>>,
+}
+
+/// The line is all that is saved.
+impl Serialize for Held {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.line)
+    }
+}
+
+impl<'de> Deserialize<'de> for Held {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Held, D::Error> {
+        let line: Box<[u8]> = serde_bytes::deserialize(from)?;
+        let envelope = Envelope::scan(&line).map_err(|malformed| D::Error::custom(malformed.fault))?;
+        Ok(Held { line, envelope, title: OnceLock::new() })
+    }
 }
 
 impl Held {
     #[inline]
     pub(crate) fn new(message: Message<'_>) -> Held {
-        Held { line: message.line.into(), envelope: *message.envelope, title: OnceCell::new() }
+        Held { line: message.line.into(), envelope: *message.envelope, title: OnceLock::new() }
     }
 
     #[inline]

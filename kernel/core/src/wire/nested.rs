@@ -10,36 +10,49 @@ use crate::wire::json::{Reader, Span};
 use crate::wire::scan::{Envelope, Kind, canonical};
 use crate::wire::splice::{Edit, splice};
 
-/// One session of a `session/list` answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One row of a list of sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// The whole element of the list.
     pub(crate) element: Span,
     /// Its `sessionId` with the quotes; of several, the last one counts. `None`: there is none, or it is no string.
     pub(crate) id: Option<Span>,
+    /// The sessions that it was forked from, as it says itself or in its `_meta`.
+    pub(crate) forked_from: Vec<Span>,
 }
 
-/// The sessions in a `session/list` answer whose envelope has this `outcome`.
-pub(crate) fn listed_sessions(line: &[u8], outcome: Span) -> Vec<Listed> {
+/// The rows of the list of sessions in this result or in these params.
+pub(crate) fn listed_sessions(line: &[u8], object: Option<Span>) -> Vec<Listed> {
     let mut listed = Vec::new();
-    let Some(list) = member(line, Some(outcome), b"sessions") else { return listed };
+    let Some(list) = member(line, object, b"sessions") else { return listed };
     // A list may be long, so each element is read only once.
     walk(&mut reader_of(line, list), b'[', &mut |reader, _| {
-        let (start, mut id) = (reader.at, None);
+        let (start, mut id, mut forked_from) = (reader.at, None, Vec::new());
         let is_read = walk(reader, b'{', &mut |reader, name| {
             let value = read_value(reader)?;
-            if *canonical(name.of(line)) == *b"sessionId" {
-                id = Some(value).filter(|value| value.of(line).starts_with(b"\""));
+            let text_of = |value: Span| Some(value).filter(|value| value.of(line).starts_with(b"\""));
+            match &*canonical(name.of(line)) {
+                b"sessionId" => id = text_of(value),
+                b"forkedFrom" => forked_from.extend(text_of(value)),
+                b"_meta" => for_each_in(line, value, b'{', |_, extension| {
+                    forked_from.extend(text(line, Some(extension), b"forkedFrom"));
+                }),
+                _ => {}
             }
             Some(())
         });
         if !is_read {
             read_value(reader)?;
         }
-        listed.push(Listed { element: Span::new(start, reader.at), id });
+        listed.push(Listed { element: Span::new(start, reader.at), id, forked_from });
         Some(())
     });
     listed
+}
+
+/// The ids in the list under `key` in this object.
+pub(crate) fn ids(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
+    elements(line, object, key).into_iter().filter(|id| id.of(line).starts_with(b"\"")).collect()
 }
 
 /// The ids of other sessions in an update: of the sender, the recipient and background tasks.
@@ -240,7 +253,7 @@ mod tests {
     fn listed_sessions_are_found_with_their_ids() {
         let listed = |result: &str| -> Vec<(String, Option<String>)> {
             let line = format!(r#"{{"id":1,"result":{result},"z":[]}}"#);
-            let outcome = Envelope::scan(line.as_bytes()).unwrap().outcome.unwrap();
+            let outcome = Envelope::scan(line.as_bytes()).unwrap().outcome;
             let text = |span: Span| String::from_utf8(span.of(line.as_bytes()).to_vec()).unwrap();
             let sessions = listed_sessions(line.as_bytes(), outcome);
             sessions.into_iter().map(|listed| (text(listed.element), listed.id.map(text))).collect()

@@ -3,6 +3,8 @@
 //! It follows strings, escapes and depth through any chunking and needs a few hundred bytes for a line of any length.
 //! It does not validate: for a broken line the result is a guess.
 
+use serde::{Deserialize, Serialize};
+
 use memchr::memchr2;
 
 /// A longer id is not kept: the ids that the bus assigns are numbers below 2^53, so it cannot be one of them.
@@ -14,7 +16,7 @@ const KEY_BYTES_MAX: usize = "method".len();
 const _: () = assert!(size_of::<PartialScan>() <= 256);
 
 /// The state of a scan between two chunks of the line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PartialScan {
     /// The number of bytes so far.
     bytes_fed: usize,
@@ -27,9 +29,11 @@ pub(crate) struct PartialScan {
     escaping: bool,
     expected: Expected,
     copying: Copying,
+    #[serde(with = "serde_bytes")]
     key: [u8; KEY_BYTES_MAX],
     /// The length of the key. `KEY_BYTES_MAX + 1`: it is longer than any key that matters.
     key_bytes: usize,
+    #[serde(with = "serde_bytes")]
     id: [u8; ID_BYTES_MAX],
     /// The length of the id. `ID_BYTES_MAX + 1`: it is too long to be kept.
     id_bytes: usize,
@@ -46,7 +50,7 @@ pub(crate) struct PartialScan {
 }
 
 /// What comes next in the outermost object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Expected {
     Key,
     Colon,
@@ -57,7 +61,7 @@ enum Expected {
 }
 
 /// Where the bytes of the current string or number are copied to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Copying {
     Nothing,
     Key,

@@ -10,6 +10,9 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_bytes::{ByteBuf, Bytes};
+
 use crate::limit::{SEGMENT_BYTES, SHARED_LINE_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::wire::long_line::{LongBuffer, LongBuffers};
@@ -42,6 +45,20 @@ struct Insert {
     end: u64,
     /// The buffer is one of a queue, and not one of a long line.
     is_segment: bool,
+}
+
+/// What waits is saved in one piece, and where it is in the peer's stream.
+impl Serialize for SendQueue {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.sent, Bytes::new(&self.waiting())).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for SendQueue {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<SendQueue, D::Error> {
+        let (sent, bytes) = <(u64, ByteBuf)>::deserialize(from)?;
+        Ok(SendQueue { bytes: bytes.into_vec(), sent, ..SendQueue::default() })
+    }
 }
 
 impl SendQueue {

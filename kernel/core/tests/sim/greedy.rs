@@ -20,6 +20,7 @@ use crate::excuse::Excuses;
 use crate::oracle::broken;
 use crate::rng::Rng;
 use crate::run::Run;
+use crate::upgrade::may_upgrade;
 
 /// A seed with this bit gives a greedy world.
 pub(crate) const GREEDY: u64 = 1 << 33;
@@ -437,6 +438,7 @@ impl World {
 
     /// Carries out what the bus wants, and lets the peers read.
     fn after(&mut self) {
+        may_upgrade(&mut self.shell.bus);
         loop {
             let mut read: BTreeMap<Link, Vec<u8>> = BTreeMap::new();
             let now = self.shell.now;

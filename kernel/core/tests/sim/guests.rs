@@ -79,6 +79,9 @@ struct Client {
     heard: u64,
     /// It sends nothing more.
     ended: bool,
+    /// Sessions that ended while it was in them, and those of them whose end somebody was told: it must be told too.
+    was_in: BTreeSet<usize>,
+    over: BTreeSet<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +182,8 @@ pub(crate) fn run(seed: u64, print: bool) -> Run {
 impl Client {
     /// It is not in this session any more.
     fn forgets(&mut self, session: usize) {
+        self.was_in.remove(&session);
+        self.over.remove(&session);
         self.sessions.remove(&session);
         self.told.remove(&session);
         self.follows.remove(&session);
@@ -307,6 +312,8 @@ impl World {
             taken: 0,
             heard: 0,
             ended: false,
+            was_in: BTreeSet::new(),
+            over: BTreeSet::new(),
         });
         let at = self.clients.len() - 1;
         let name = format!("c{}", self.next_id);
@@ -361,10 +368,24 @@ impl World {
 
     /// Nobody is in the session any more.
     fn is_over(&mut self, session: usize) {
-        self.sessions[session].is_over = true;
+        // Who has taken it up since then is in another one.
+        let is_first = !std::mem::replace(&mut self.sessions[session].is_over, true);
         for client in &mut self.clients {
+            let leaves = client.asked.values().any(|asked| *asked == Asked::Leave(session));
+            let is_in = is_first && client.sessions.contains_key(&session) && !leaves;
+            let was_in = is_in || client.was_in.contains(&session);
             client.forgets(session);
+            client.was_in.extend(was_in.then_some(session));
         }
+    }
+
+    /// A client is told that a session is over. So must be all who were in it.
+    fn is_told_over(&mut self, at: usize, session: usize) {
+        self.is_over(session);
+        for client in &mut self.clients {
+            client.over.extend(client.was_in.take(&session));
+        }
+        self.clients[at].forgets(session);
     }
 
     fn asks(&mut self, at: usize, method: &str, params: Value, asked: Asked) {
@@ -403,8 +424,10 @@ impl World {
         if !owned && self.rng.percent(40) {
             return self.takes_up(at, session, &id);
         }
-        // Whoever loads what nobody speaks for becomes the owner.
-        if self.rng.percent(50) && owned && !self.has_silent_owner(session) {
+        // Whoever loads what nobody speaks for becomes the owner. An owner that leaves may have left.
+        let leaves = |client: &Client| client.asked.values().any(|asked| *asked == Asked::Leave(session));
+        let is_left = self.clients.iter().any(leaves);
+        if self.rng.percent(50) && owned && !self.has_silent_owner(session) && !is_left {
             let full = self.rng.percent(50);
             let method = if full { "session/load" } else { "session/resume" };
             let asked = Asked::Join { session, part: Part::Control, full };

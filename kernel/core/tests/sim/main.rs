@@ -39,6 +39,7 @@ mod seeds;
 mod store;
 mod to_client;
 mod to_worker;
+mod upgrade;
 mod worker;
 mod worker_message;
 mod world;
@@ -55,6 +56,7 @@ use self::plan::{PLAIN, is_plain};
 use self::replace::REPLACE;
 use self::run::Run;
 use self::seeds::{check_all, check_caught, number_in, on_all_cores};
+use upgrade::with_upgrades;
 
 /// Seeds that have found a fault before, or that show what few others do.
 const KEPT_SEEDS: &[u64] = &[
@@ -243,6 +245,28 @@ fn the_same_seed_gives_the_same_world() {
     }
 }
 
+/// The whole state of the bus can be written down and read back, at any moment.
+#[test]
+fn a_bus_that_is_saved_and_restored_goes_on_as_before() {
+    let count = TWICE_SEEDS.max(number_in("BUS_SIM_SEEDS").unwrap_or(0) / TWICE_PART);
+    if let Some(seed) = number_in("BUS_SIM_SEED") {
+        println!("seed {seed:#x}, {:x?}", with_upgrades(seed | 1, || run::run(seed, true)));
+        return;
+    }
+    let first = number_in("BUS_SIM_FIRST").unwrap_or(0);
+    let seed = |at| nth_seed(first, at);
+    let upgraded = on_all_cores(count, |at| {
+        seeds::outcome(|| with_upgrades(seed(at) | 1, || run::run(seed(at), false)))
+    });
+    for (again, (seed, before)) in upgraded.iter().zip(&outcomes(count, seed)) {
+        // Where lines are long, the sizes of buffers decide how many bytes are read and written at once.
+        match seed & guests::LONG {
+            0 => assert_eq!(again, before, "seed {seed:#x}"),
+            _ => assert!(again.is_ok() && before.is_ok(), "seed {seed:#x}: {again:?}"),
+        }
+    }
+}
+
 /// Runs many seeds on all cores, and returns their outcomes in order.
 fn outcomes(count: u64, seed: impl Fn(u64) -> u64 + Sync) -> Vec<(u64, Result<Run, String>)> {
     on_all_cores(count, |at| (seed(at), outcome(seed(at))))
@@ -250,5 +274,5 @@ fn outcomes(count: u64, seed: impl Fn(u64) -> u64 + Sync) -> Vec<(u64, Result<Ru
 
 /// Runs one seed. The error is the message of its panic.
 fn outcome(seed: u64) -> Result<Run, String> {
-    seeds::outcome(|| run::run(seed, false))
+    seeds::outcome(|| with_upgrades(0, || run::run(seed, false)))
 }

@@ -22,6 +22,7 @@ use crate::heard::heard;
 use crate::oracle::broken;
 use crate::rng::Rng;
 use crate::run::Run;
+use crate::upgrade::may_upgrade;
 
 /// A seed with this bit gives a world with nodes.
 pub(crate) const NODES: u64 = 1 << 35;
@@ -470,6 +471,7 @@ impl World {
 
     /// Carries out the actions of the bus, and shows the oracle every line.
     fn after(&mut self) {
+        may_upgrade(&mut self.shell.bus);
         self.calls += 1;
         let heard = heard(&mut self.shell, &mut self.hash, self.print);
         while self.lives.len() < self.shell.processes.len() {

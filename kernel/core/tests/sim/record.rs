@@ -146,6 +146,8 @@ pub(crate) struct ClientRecord {
     pub(crate) hello: Option<(Serial, &'static str)>,
     /// Ids under which it has written an answer that is broken or too long.
     pub(crate) bad_replies: BTreeSet<u64>,
+    /// What it was asked and is told to need no answer: its session has ended, or the agent is gone.
+    pub(crate) needless: BTreeSet<u64>,
     /// It has said goodbye.
     pub(crate) bye: bool,
     /// The pools that it has chosen, and with which line.

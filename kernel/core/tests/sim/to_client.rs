@@ -23,7 +23,12 @@ impl Oracle {
         if let Some(reason) = reason_of(&value, line) {
             return self.refused(conn, &reason, &value, line);
         }
-        let Some(serial) = marked(line) else { return self.own_result(conn, &value, line) };
+        let Some(serial) = marked(line) else {
+            return match value["method"].as_str() {
+                Some("$/cancel_request") => self.needs_no_answer(conn, &value, line),
+                _ => self.own_result(conn, &value, line),
+            };
+        };
         let sent = &self.sent[serial];
         let Peer::Worker(life) = sent.by else {
             broken!("(3) no traffic of others", "conn {conn} is told a client's line: {}", shown(line));
@@ -170,6 +175,14 @@ impl Oracle {
             self.lost_turns.extend(kind.session().map(|name| behind_tag(name).to_owned()));
         }
         self.take_exactly(conn, serial);
+    }
+
+    /// The bus tells a client that what it was asked needs no answer, once, and only what it was asked.
+    fn needs_no_answer(&mut self, conn: Conn, value: &Value, line: &[u8]) {
+        let id = value["params"]["requestId"].as_u64().filter(|id| self.conns[conn].asked.contains_key(id));
+        if !id.is_some_and(|id| self.conns[conn].needless.insert(id)) {
+            broken!("(22) withdrawn", "conn {conn} waits with no such question: {}", shown(line));
+        }
     }
 
     /// The bus itself answers with a result.

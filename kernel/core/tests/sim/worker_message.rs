@@ -39,8 +39,12 @@ impl Oracle {
 
     /// A message about no session goes to a client only if nobody else can have a turn in the process. What a process
     /// says while it works for nobody is also told to clients that come later.
+    /// What is about the whole process is for all its clients.
     fn sessionless_message(&self, conn: Conn, life: Life, serial: Serial) {
         let Sent { what, in_turn_of, .. } = &self.sent[serial];
+        if parse(&self.sent[serial].line.bytes())["method"] == "_auth/status_update" {
+            return;
+        }
         let is_ask = matches!(what, What::AgentAsk { .. });
         // A bus that reloads or stops may have ended calls that the process does not know to be over.
         let is_calm = self.causes.reloads + self.causes.stops == 0;

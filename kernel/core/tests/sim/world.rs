@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel_core::config::Config;
 use kernel_core::id::Link;
 use kernel_core::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART, UNFINISHED_LINE_TIMEOUT};
-use kernel_core::{Action, Bus, Event, Moment};
+use kernel_core::{Action, Bus, Event, Moment, upgrade};
 
 use crate::auth::{self, AuthState, TokenChoice};
 use crate::client::Client;
@@ -17,6 +17,7 @@ use crate::plan::{self, Plan, is_plain};
 use crate::process::Start;
 use crate::record::{ClientRecord, Peer};
 use crate::rng::Rng;
+use crate::upgrade::may_upgrade;
 use crate::worker::{State, Worker};
 
 /// So many alarms in a row would mean that the bus never comes to rest.
@@ -362,6 +363,7 @@ impl World {
 
     /// Runs after every call of the bus: carries out its actions, and shows the oracle the lines that it has queued.
     pub(crate) fn after(&mut self) {
+        may_upgrade(&mut self.bus);
         self.oracle.now = self.now;
         while let Some(action) = self.bus.next_action() {
             if !matches!(action, Action::Flush(_)) {
@@ -470,6 +472,7 @@ impl World {
             Action::Spawn(worker, link) => self.spawn(worker, link),
             Action::Signal(worker, signal) => self.signal(worker, signal),
             Action::Measure => self.bus.measured([], self.now),
+            Action::Upgrade => upgrade::refused(&mut self.bus, "not here", self.now),
             Action::Reload => self.bus.reloaded(Err("no.json: no such file"), self.now),
             // Only a world that ends asks for it.
             Action::Stop => {}

@@ -17,8 +17,11 @@ pub fn parse_listen(text: &str, folder: &Path) -> Result<Listen, String> {
     listen(text, Resolver::of_machine(folder))
 }
 
-/// Parses `HOST:PORT`, with an IPv6 address in brackets.
+/// Parses `HOST:PORT`, with an IPv6 address in brackets. A port alone is one of this machine.
 pub fn parse_tcp(text: &str) -> Result<Address, String> {
+    if let Some(port) = port_alone(text) {
+        return Ok(Address::Tcp { host: "127.0.0.1".into(), port });
+    }
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(format!("{text:?} has no port: HOST:PORT is needed"));
     };
@@ -41,6 +44,11 @@ pub fn parse_tcp(text: &str) -> Result<Address, String> {
         return Err(format!("host {host:?} is neither an IP address nor localhost"));
     };
     Ok(Address::Tcp { host: ip.to_string().into(), port })
+}
+
+/// The port, if the text is nothing but digits that name one.
+pub fn port_alone(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 /// Parses the path of a Unix socket. A relative path is relative to `folder`, which is absolute.

@@ -31,6 +31,8 @@ pub(crate) fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("trace", old.trace_payloads != new.trace_payloads),
         ("web", old.web != new.web),
         ("cluster", old.cluster != new.cluster),
+        ("history", old.history != new.history),
+        ("notify", old.notify != new.notify),
     ];
     changed.extend(parts.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
     changed
@@ -52,6 +54,7 @@ fn pool_keys(old: &PoolConfig, new: &PoolConfig) -> Vec<&'static str> {
         ("permission", old.permission != new.permission),
         ("store", old.store != new.store),
         ("share", old.share != new.share),
+        ("history", old.keep != new.keep),
         ("cwd", old.cwd != new.cwd),
         ("env", old.env != new.env),
         ("inherit_env", old.inherit_env != new.inherit_env),

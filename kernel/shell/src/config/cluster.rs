@@ -9,10 +9,16 @@ use super::json::{Json, join};
 use super::reader::{Fields, Node, Reader};
 use kernel_core::config::{ClusterConfig, PoolConfig};
 
-pub(super) const CLUSTER_KEYS: [&str; 8] = ["url", "creds", "nkey", "ca", "zone", "offer", "map", "prepare"];
+pub(super) const CLUSTER_KEYS: [&str; 9] =
+    ["url", "creds", "nkey", "ca", "insecure", "zone", "offer", "map", "prepare"];
 
 /// Where a NATS server listens unless it is told otherwise.
 const NATS_PORT: u16 = 4222;
+
+/// What it means to offer pools over servers that do not know who this is.
+pub const NO_ACCOUNT: &str = "without \"creds\" or \"nkey\" everybody who reaches the NATS server, each user of this \
+                              machine too, can run commands here as your user: name one of them, or write \
+                              \"insecure\": true if that is meant";
 
 const ZONE_CHARS_MAX: usize = 32;
 
@@ -99,6 +105,7 @@ impl<'a> Reader<'a> {
             creds,
             nkey,
             ca,
+            insecure: fields.find("insecure").and_then(|node| self.boolean(&node)).unwrap_or_default(),
             zone: fields.find("zone").and_then(|node| self.zone(&node)),
             offer: fields.find("offer").map(|node| self.offer(&node)).unwrap_or_default(),
             map: fields.find("map").map(|node| self.folders(&node)).unwrap_or_default(),
@@ -171,12 +178,13 @@ impl<'a> Reader<'a> {
         at.into_iter().chain(args).collect()
     }
 
-    pub(super) fn refuse_unknown_offers(
-        &mut self,
-        top: &Fields<'a>,
-        cluster: &ClusterConfig,
-        pools: &[PoolConfig],
-    ) {
+    /// Others may use only pools that there are, and only others who say who they are.
+    pub(super) fn check_offers(&mut self, top: &Fields<'a>, cluster: &ClusterConfig, pools: &[PoolConfig]) {
+        let may_be_anybody = !cluster.has_account() && !cluster.insecure;
+        if may_be_anybody && !cluster.offer.is_empty() {
+            let path = format!("{}.offer", join(&top.path, "cluster"));
+            self.error(&path, NO_ACCOUNT);
+        }
         // An id that could not be read may be the one that is meant.
         if pools.is_empty() || pools.iter().any(|pool| pool.id.is_empty()) {
             return;
@@ -252,6 +260,9 @@ mod tests {
                 "map":{"/home/me/":"/srv/me"},"prepare":["./fetch","-q"]"#,
         );
         let full = full.unwrap().cluster.unwrap();
+        assert!(full.has_account() && !full.insecure);
+        let meant = cluster(r#""url":"nats://a","insecure":true,"offer":["a"]"#).unwrap().cluster.unwrap();
+        assert!(meant.insecure && !meant.has_account());
         assert_eq!(full.url, ["nats://a:1", "tls://b:2"]);
         assert_eq!(full.creds.unwrap(), Path::new("/srv/bus/n17.creds"));
         assert_eq!(full.ca.unwrap(), Path::new("/home/ann/ca.pem"));
@@ -265,7 +276,9 @@ mod tests {
             (r#""url":[]"#, "cluster.url", "must not be empty"),
             (r#""url":"nats://a","creds":"c","nkey":"n""#, "cluster.nkey", "one of them"),
             (r#""url":"nats://a","zone":"e u""#, "cluster.zone", "is not 1 to 32"),
-            (r#""url":"nats://a","offer":["c"]"#, "cluster.offer[0]", "there is no pool"),
+            (r#""url":"nats://a","insecure":true,"offer":["c"]"#, "cluster.offer[0]", "there is no pool"),
+            (r#""url":"nats://a","offer":["a"]"#, "cluster.offer", "\"insecure\": true"),
+            (r#""url":"nats://a","insecure":1"#, "cluster.insecure", "true or false"),
             (r#""url":"nats://a","map":{"me":"/x"}"#, "cluster.map.me", "not an absolute path"),
             (r#""url":"nats://a","prepare":[]"#, "cluster.prepare", "must not be empty"),
         ] {

@@ -87,9 +87,28 @@ impl fmt::Display for ConfigErrors {
 
 impl Error for ConfigErrors {}
 
+/// What other programs call a key, and what it is called here.
+const SYNONYMS: [(&str, &str); 14] = [
+    ("cmd", "command"),
+    ("program", "command"),
+    ("exec", "command"),
+    ("executable", "command"),
+    ("arguments", "args"),
+    ("argv", "args"),
+    ("name", "id"),
+    ("environment", "env"),
+    ("workdir", "cwd"),
+    ("dir", "cwd"),
+    ("folder", "cwd"),
+    ("workers", "instances"),
+    ("port", "listen"),
+    ("default", "default_pool"),
+];
+
 /// The message for a key that is not one of `known`.
 pub(super) fn unknown_key(key: &str, known: &[&str]) -> String {
-    match nearest(key, known) {
+    let meant = SYNONYMS.iter().find(|(other, name)| *other == normalized(key) && known.contains(name));
+    match meant.map(|(_, name)| *name).or_else(|| nearest(key, known)) {
         Some(near) => format!("unknown key, did you mean {near:?}?"),
         None => format!("unknown key, the known ones are {}", quoted(known)),
     }
@@ -163,6 +182,7 @@ mod tests {
     #[test]
     fn a_key_like_no_other_lists_the_known_ones() {
         assert_eq!(unknown_key("warm", &["id", "args"]), r#"unknown key, the known ones are "id", "args""#);
+        assert_eq!(unknown_key("cmd", &["command", "cwd"]), r#"unknown key, did you mean "command"?"#);
         assert_eq!(unknown_key("ags", &["id", "args"]), r#"unknown key, did you mean "args"?"#);
     }
 

@@ -27,7 +27,15 @@ const SECRET_FILE_BYTES: u64 = 64 << 10;
 /// Reads the text of a bus.json.
 pub(super) fn read_config(path: &Path) -> Result<String, String> {
     let unreadable = |error: io::Error| format!("cannot be read: {error}");
-    let mut file = File::open(path).map_err(unreadable)?;
+    let mut file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!(
+                "there is no such file; `stdio-bus detect --write --config {}` creates it",
+                path.display()
+            )
+        }
+        _ => unreadable(error),
+    })?;
     let about = file.metadata().map_err(unreadable)?;
     if about.is_dir() {
         return Err("it is a folder; name the file in it".to_owned());

@@ -8,9 +8,12 @@ mod changes;
 mod cluster;
 mod error;
 mod file;
+mod history;
+mod ignored;
 mod json;
 mod jsonc;
 mod nodes;
+mod notify;
 mod parse;
 mod place;
 mod reader;
@@ -24,11 +27,12 @@ use std::path::{self, Path};
 
 use kernel_core::config::Config;
 
-pub use address::{parse_listen, parse_tcp, parse_unix};
+pub use address::{parse_listen, parse_tcp, parse_unix, port_alone};
 pub(crate) use changes::changes;
-pub use cluster::{is_loopback_server, parse_map, parse_server};
+pub use cluster::{NO_ACCOUNT, is_loopback_server, parse_map, parse_server};
 pub use error::{ConfigError, ConfigErrors, nearest};
 pub use file::{read_secret, read_token};
+pub use ignored::ignored_keys;
 pub use jsonc::{plain_json, without_comments, without_mark};
 pub use parse::ClientConfig;
 pub(crate) use parse::OFF_LOOPBACK;

@@ -15,19 +15,31 @@ use super::nodes;
 use super::reader::{Fields, Node, Range, Reader};
 use super::resolve::Resolver;
 use kernel_core::config::{
-    Address, Auth, ClusterConfig, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program,
-    WebConfig,
+    Address, Auth, ClusterConfig, Config, HistoryConfig, InheritEnv, Limits, Listen, Mode, Permission,
+    PoolConfig, Program, WebConfig,
 };
 use kernel_core::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 10] =
-    ["$schema", "name", "listen", "auth", "default_pool", "pools", "limits", "trace", "web", "cluster"];
+pub(super) const TOP_KEYS: [&str; 12] = [
+    "$schema",
+    "name",
+    "listen",
+    "auth",
+    "default_pool",
+    "pools",
+    "limits",
+    "trace",
+    "web",
+    "cluster",
+    "history",
+    "notify",
+];
 
 pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 17] = [
+pub(super) const POOL_KEYS: [&str; 18] = [
     "id",
     "command",
     "args",
@@ -42,6 +54,7 @@ pub(super) const POOL_KEYS: [&str; 17] = [
     "permission",
     "store",
     "share",
+    "history",
     "cwd",
     "env",
     "inherit_env",
@@ -69,6 +82,10 @@ pub(super) const LIMIT_KEYS: [&str; 15] = [
 pub(crate) const OFF_LOOPBACK: &str = "without a token whoever reaches it could run commands here; create one with \
     `stdio-bus token` and name its file in auth.token_file";
 
+/// A file without pools, and what to write.
+pub(super) const NO_POOLS: &str = "missing; the smallest is \"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \
+    \"args\": [\"agent\", \"echo\"]}]";
+
 const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("dedicated", Mode::Dedicated)];
 const PERMISSIONS: [(&str, Permission); 3] =
     [("ask", Permission::Ask), ("allow", Permission::Allow), ("deny", Permission::Deny)];
@@ -90,6 +107,8 @@ pub struct ClientConfig {
     pub name: Option<Box<str>>,
     /// The cluster. `None`: there is none.
     pub cluster: Option<ClusterConfig>,
+    /// Where what was said is kept. `None`: nothing is.
+    pub history: Option<HistoryConfig>,
 }
 
 pub(super) fn config(text: &str, resolver: Resolver<'_>) -> Result<Config, Vec<ConfigError>> {
@@ -115,10 +134,11 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
     let web = reader.web(&top);
     let name = top.find("name").and_then(|node| reader.bus_name(&node)).map(Box::from);
     let cluster = reader.cluster(&top);
+    let history = reader.history(&top);
     if !reader.errors.is_empty() {
         return Err(reader.errors);
     }
-    Ok(ClientConfig { listen, token_file, web, name, cluster })
+    Ok(ClientConfig { listen, token_file, web, name, cluster, history })
 }
 
 fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
@@ -129,9 +149,27 @@ fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
         if text.trim().is_empty() {
             return vec![ConfigError::of_file("the file is empty; `stdio-bus detect --write` fills it")];
         }
+        if error.is_eof() {
+            return vec![ConfigError::of_file(unfinished(text, message))];
+        }
         let shown = shown_place(text, line, column);
         vec![ConfigError::of_file(format!("line {line}, column {column}: {message}{shown}"))]
     })
+}
+
+/// The message for a file that ends too early, with the place behind its last word.
+fn unfinished(text: &str, message: &str) -> String {
+    let rest = text.trim_end();
+    let line = rest.lines().count().max(1);
+    let column = rest.lines().last().unwrap_or_default().len() + 1;
+    let closing = match message.rsplit(' ').next() {
+        Some("object") => "a } is missing",
+        Some("list") => "a ] is missing",
+        Some("string") => "a \" is missing",
+        _ => "a value is missing",
+    };
+    let shown = shown_place(text, line, column);
+    format!("line {line}, column {column}: the file ends too early: {closing}{shown}")
 }
 
 /// The line of an error with a mark below its place, if the line is not too long for people.
@@ -174,8 +212,9 @@ impl<'a> Reader<'a> {
         let limits = top.find("limits").map(|node| self.limits(&node)).unwrap_or_default();
         let cluster = self.cluster(&top);
         if let Some(cluster) = &cluster {
-            self.refuse_unknown_offers(&top, cluster, &pools);
+            self.check_offers(&top, cluster, &pools);
         }
+        let notify = self.notify(&top, &pools);
         let name = top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from);
         for (index, pool) in pools.iter_mut().enumerate().filter(|(_, pool)| pool.finds_nodes) {
             match &cluster {
@@ -194,6 +233,8 @@ impl<'a> Reader<'a> {
             trace_payloads: self.trace_payloads(&top).unwrap_or(false),
             web: self.web(&top),
             cluster,
+            history: self.history(&top),
+            notify,
         })
     }
 
@@ -258,7 +299,7 @@ impl<'a> Reader<'a> {
 
     fn pools(&mut self, top: &Fields<'a>) -> Vec<PoolConfig> {
         let Some(node) = top.find("pools") else {
-            self.error("pools", "missing");
+            self.error("pools", NO_POOLS);
             return Vec::new();
         };
         let mut pools: Vec<PoolConfig> = Vec::new();
@@ -282,7 +323,8 @@ impl<'a> Reader<'a> {
         let is_missing =
             |key: &&str| fields.find(key).is_none() && !(*key == "command" && fields.has("from"));
         for key in ["id", "command"].into_iter().filter(is_missing) {
-            self.error(&join(&node.path, key), "missing");
+            let what = if key == "id" { "the name of the pool" } else { "the program that the pool runs" };
+            self.error(&join(&node.path, key), format!("missing: {what}"));
         }
         let id = fields.find("id").and_then(|node| self.pool_id(&node)).unwrap_or_default();
         let program = fields.find("command").and_then(|node| self.program(&node));
@@ -305,6 +347,9 @@ impl<'a> Reader<'a> {
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
         pool.store = fields.find("store").and_then(|node| self.non_empty(&node)).map(Arc::from);
         set(&mut pool.share, fields.find("share").and_then(|node| self.boolean(&node)));
+        // What others may not join is not written down either, unless the pool says so.
+        pool.keep = pool.share;
+        set(&mut pool.keep, fields.find("history").and_then(|node| self.boolean(&node)));
         pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
         set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
         set(&mut pool.inherit_env, fields.find("inherit_env").map(|node| self.inherit_env(&node)));

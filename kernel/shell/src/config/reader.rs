@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::{ConfigError, unknown_key};
+use super::ignored::is_ignored;
 use super::json::{Json, is_remark, join};
 use super::resolve::Resolver;
 
@@ -54,7 +55,9 @@ impl<'a> Reader<'a> {
         };
         let fields = Fields { path: node.path.clone(), pairs };
         for (key, node) in fields.nodes().filter(|(key, _)| !known.contains(key) && !is_remark(key)) {
-            self.error(&node.path, unknown_key(key, known));
+            if !is_ignored(&node.path) {
+                self.error(&node.path, unknown_key(key, known));
+            }
         }
         Some(fields)
     }

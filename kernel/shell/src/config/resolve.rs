@@ -7,6 +7,7 @@ use std::env::{self, VarError};
 use std::path::{Path, PathBuf};
 
 use super::file::read_token;
+use crate::process::command::DEFAULT_PATH;
 
 /// What references are resolved against: the folder of bus.json, and the environment.
 #[derive(Clone, Copy)]
@@ -21,7 +22,15 @@ pub(super) struct Resolver<'a> {
 impl<'a> Resolver<'a> {
     /// Uses the environment and the disk of this machine.
     pub(super) fn of_machine(folder: &'a Path) -> Resolver<'a> {
-        Resolver { folder, variable: &|name| env::var(name), token: &read_token }
+        Resolver { folder, variable: &variable_or_path, token: &read_token }
+    }
+}
+
+/// A PATH that is not set is the one in which programs are looked for then.
+fn variable_or_path(name: &str) -> Result<String, VarError> {
+    match env::var(name) {
+        Err(VarError::NotPresent) if name == "PATH" => Ok(DEFAULT_PATH.to_owned()),
+        found => found,
     }
 }
 
@@ -71,7 +80,9 @@ impl Resolver<'_> {
 
     fn value_of(&self, name: &str) -> Result<String, String> {
         (self.variable)(name).map_err(|error| match error {
-            VarError::NotPresent => format!("the environment variable {name} is not set"),
+            VarError::NotPresent => {
+                format!("the environment variable {name} is not set; set it where the bus is started")
+            }
             VarError::NotUnicode(_) => format!("the environment variable {name} is not UTF-8"),
         })
     }
@@ -120,7 +131,10 @@ mod tests {
         assert_eq!(resolver().path(""), Err("must not be empty".to_owned()));
         assert_eq!(resolver().path("a\0b"), Err("must not hold a NUL character".to_owned()));
         let homeless = Resolver { variable: &|_| Err(VarError::NotPresent), ..resolver() };
-        assert_eq!(homeless.path("~/x"), Err("the environment variable HOME is not set".to_owned()));
+        assert_eq!(
+            homeless.path("~/x"),
+            Err("the environment variable HOME is not set; set it where the bus is started".to_owned())
+        );
     }
 
     #[test]
@@ -143,7 +157,7 @@ mod tests {
     #[test]
     fn a_bad_reference_is_reported_without_its_value() {
         let cases = [
-            ("${GONE}", "the environment variable GONE is not set"),
+            ("${GONE}", "the environment variable GONE is not set; set it where the bus is started"),
             ("${LATIN}", "the environment variable LATIN is not UTF-8"),
             ("${}", "\"${...}\" must hold the name of a variable"),
             ("${s3cret with spaces}", "\"${...}\" must hold the name of a variable"),

@@ -12,6 +12,9 @@ use kernel_core::config::*;
 
 use super::*;
 
+const GONE: &str = "the environment variable GONE is not set; set it where the bus is started";
+const NO_ID: &str = "missing: the name of the pool";
+
 fn variable(name: &str) -> Result<String, VarError> {
     match name {
         "HOME" => Ok("/home/ann".to_owned()),
@@ -61,9 +64,8 @@ fn the_smallest_file_gets_every_default() {
     let config = parse(r#"{"pools":[{"id":"a","command":"agent"}]}"#).unwrap();
     let pool = PoolConfig::new("a", Program::InPath("agent".to_owned()));
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
-    let pools = vec![pool.into()];
-    let limits = Limits::default();
-    let expected = Config { listen, pools, limits, ..Config::with_pools([]) };
+    let (pools, limits, history) = (vec![pool.into()], Limits::default(), Some(HistoryConfig::default()));
+    let expected = Config { listen, pools, limits, history, ..Config::with_pools([]) };
     assert_eq!(config, expected);
 }
 
@@ -207,7 +209,7 @@ fn an_error_of_the_top_level_is_reported() {
             "warm",
             concat!(
                 r#"unknown key, the known ones are "$schema", "name", "listen", "auth", "default_pool", "pools", "#,
-                r#""limits", "trace", "web", "cluster""#
+                r#""limits", "trace", "web", "cluster", "history", "notify""#
             ),
         ),
         (r#","auth":"token""#, "auth", "must be an object, not a string"),
@@ -245,7 +247,7 @@ fn an_error_of_the_top_level_is_reported() {
     for (keys, path, message) in top {
         refuses(&with_top(keys), &[(path, message)]);
     }
-    refuses("{}", &[("pools", "missing")]);
+    refuses("{}", &[("pools", super::parse::NO_POOLS)]);
     refuses(r#"{"pools":[]}"#, &[("pools", "must not be empty")]);
     refuses(r#"{"pools":{}}"#, &[("pools", "must be a list, not an object")]);
     refuses(r#"{"pools":["echo"]}"#, &[("pools[0]", "must be an object, not a string")]);
@@ -255,7 +257,8 @@ fn an_error_of_the_top_level_is_reported() {
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "nodes", "from", "mode", "instances", "max_"#,
-        r#"instances", "max_sessions", "warm", "idle_sec", "permission", "store", "share", "cwd", "env", "inherit_env""#
+        r#"instances", "max_sessions", "warm", "idle_sec", "permission", "store", "share", "history", "cwd", "env", "#,
+        r#""inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
@@ -303,7 +306,7 @@ fn an_error_of_a_pool_is_reported() {
         (r#","env":{"A=B":"x"}"#, r#"pools[0].env["A=B"]"#, name),
         (r#","env":{"A":"s3cret\u0000"}"#, "pools[0].env.A", "must not hold a NUL character"),
         (r#","env":{"A":"1","A":"2"}"#, "pools[0].env.A", "this key occurs more than once"),
-        (r#","env":{"A":"s3cret${GONE}"}"#, "pools[0].env.A", "the environment variable GONE is not set"),
+        (r#","env":{"A":"s3cret${GONE}"}"#, "pools[0].env.A", GONE),
         (
             r#","env":{"A":"s3cret${GONE"}"#,
             "pools[0].env.A",
@@ -323,8 +326,8 @@ fn a_pool_without_a_good_name_or_command_is_refused() {
     let spelling = "is not 1 to 64 letters, digits, dots, underscores and dashes";
     let long = "x".repeat(65);
     let cases = [
-        (r#"{"command":"x"}"#, "pools[0].id", "missing"),
-        (r#"{"id":"a"}"#, "pools[0].command", "missing"),
+        (r#"{"command":"x"}"#, "pools[0].id", NO_ID),
+        (r#"{"id":"a"}"#, "pools[0].command", "missing: the program that the pool runs"),
         (r#"{"id":"","command":"x"}"#, "pools[0].id", "must not be empty"),
         (r#"{"id":7,"command":"x"}"#, "pools[0].id", "must be a string, not 7"),
         (r#"{"id":"a b","command":"x"}"#, "pools[0].id", &format!("\"a b\" {spelling}")),
@@ -341,7 +344,7 @@ fn a_pool_without_a_good_name_or_command_is_refused() {
     let twins = r#"{"pools":[{"id":"a","command":"x"},{"id":"b","command":"x"},{"id":"a","command":"x"}]}"#;
     refuses(twins, &[("pools[2].id", r#"pools[0] has the id "a" already"#)]);
     // `default_pool` may mean the pool without an id, so it is not reported.
-    refuses(r#"{"default_pool":"a","pools":[{"command":"x"}]}"#, &[("pools[0].id", "missing")]);
+    refuses(r#"{"default_pool":"a","pools":[{"command":"x"}]}"#, &[("pools[0].id", NO_ID)]);
 }
 
 #[test]
@@ -397,10 +400,10 @@ fn all_errors_are_reported_at_once_one_per_line() {
 bus.json: pools[0].env.TOKEN: this key occurs more than once
 bus.json: lmits: unknown key, did you mean "limits"?
 bus.json: pools[0].instances: must be a whole number from 1 to 65536, not 0
-bus.json: pools[0].env.TOKEN: the environment variable GONE is not set
+bus.json: pools[0].env.TOKEN: the environment variable GONE is not set; set it where the bus is started
 bus.json: pools[1].comand: unknown key, did you mean "command"?
 bus.json: pools[1].instnces: unknown key, did you mean "instances"?
-bus.json: pools[1].command: missing
+bus.json: pools[1].command: missing: the program that the pool runs
 bus.json: pools[1].id: pools[0] has the id "a" already
 bus.json: listen[0]: host "example.org" is neither an IP address nor localhost
 bus.json: listen[1]: there is no pool "gone", the pools are "a", "a"
@@ -444,13 +447,6 @@ fn a_client_reads_the_addresses_of_a_file_that_could_not_be_served_here() {
 }
 
 #[test]
-fn a_missing_file_is_an_error_with_its_name() {
-    let errors = super::load(Path::new("/no/such/bus.json")).unwrap_err();
-    let expected = "/no/such/bus.json: cannot be read: No such file or directory (os error 2)";
-    assert_eq!(errors.to_string(), expected);
-}
-
-#[test]
 fn the_bus_json_of_the_repository_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let config = super::load(&root.join("bus.json")).unwrap();
@@ -463,9 +459,10 @@ fn the_web_door_has_an_address_a_certificate_and_names() {
     assert_eq!(web("").unwrap().web.unwrap().to_string(), "http://127.0.0.1:9001");
     let door = web(
         r#""listen":"https://0.0.0.0:9443","tls":{"cert":"c.pem","key":"~/k.pem"},"hosts":["Bus.example"],
-            "origins":["https://bus.example:8443"]"#,
+            "origins":["https://bus.example:8443"],"push":"full""#,
     );
     let door = door.unwrap().web.unwrap();
+    assert_eq!(door.push, PushText::Full);
     let tls = door.tls.unwrap();
     assert_eq!((tls.cert, tls.key), ("/srv/bus/c.pem".into(), "/home/ann/k.pem".into()));
     assert_eq!([door.hosts, door.origins].concat(), ["bus.example", "https://bus.example:8443"]);
@@ -476,6 +473,7 @@ fn the_web_door_has_an_address_a_certificate_and_names() {
         (r#""listen":"https://127.0.0.1:1","tls":{"cert":"c"}"#, "web.tls.key", "missing"),
         (r#""hosts":["*"]"#, "web.hosts[0]", "is not a host"),
         (r#""origins":["https://a/b"]"#, "web.origins[0]", "is not an origin"),
+        (r#""push":"all""#, "web.push", "neither plain nor full"),
         (r#""port":1"#, "web.port", "unknown key"),
     ] {
         let errors = web(keys).unwrap_err();

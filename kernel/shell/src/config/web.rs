@@ -3,9 +3,9 @@
 use super::address::parse_tcp;
 use super::json::join;
 use super::reader::{Fields, Reader};
-use kernel_core::config::{Address, WebConfig, WebTls};
+use kernel_core::config::{Address, PushText, WebConfig, WebTls};
 
-pub(super) const WEB_KEYS: [&str; 4] = ["listen", "tls", "hosts", "origins"];
+pub(super) const WEB_KEYS: [&str; 5] = ["listen", "tls", "hosts", "origins", "push"];
 
 pub(super) const TLS_KEYS: [&str; 2] = ["cert", "key"];
 
@@ -29,7 +29,8 @@ pub fn parse_web(text: &str) -> Result<WebConfig, String> {
     if !https && !is_local {
         return Err(format!("{text} is not on loopback: only https may be, with a certificate in web.tls"));
     }
-    Ok(WebConfig { https, host, port, tls: None, hosts: Vec::new(), origins: Vec::new() })
+    let push = PushText::default();
+    Ok(WebConfig { https, host, port, tls: None, hosts: Vec::new(), origins: Vec::new(), push })
 }
 
 impl<'a> Reader<'a> {
@@ -55,7 +56,18 @@ impl<'a> Reader<'a> {
             let origin = host.is_some_and(is_host).then(|| origin.to_ascii_lowercase());
             origin.ok_or("is not an origin: https://HOST, or with a port, and nothing behind it")
         });
+        web.push = self.push_text(&fields).unwrap_or_default();
         Some(web)
+    }
+
+    fn push_text(&mut self, fields: &Fields<'a>) -> Option<PushText> {
+        let node = fields.find("push")?;
+        let parsed = match self.non_empty(&node)? {
+            "plain" => Ok(PushText::Plain),
+            "full" => Ok(PushText::Full),
+            other => Err(format!("{other:?} is neither plain nor full")),
+        };
+        self.ok_or_note(&node.path, parsed)
     }
 
     fn web_tls(&mut self, fields: &Fields<'a>) -> Option<WebTls> {

@@ -12,17 +12,21 @@ use log::{info, warn};
 use mio::Interest;
 use nix::errno::Errno;
 use nix::unistd::write;
+use serde::{Deserialize, Serialize};
 
 use kernel_core::config::{Address, Config, Listen};
 use kernel_core::id::{Arena, Key};
 use kernel_core::{Event, Moment};
 
+use crate::handover::KeptFds;
 use crate::io::Io;
 use crate::net::inherited::InheritedSockets;
-use crate::net::listener::{self, Bound, ListenSocket};
+use crate::net::listener::{self, Bound, ListenSocket, ListenSocketState};
 use crate::net::socket::ListenError;
-use crate::net::unix_socket::SocketFile;
+use crate::net::unix_socket::{SocketFile, SocketFileState};
+use crate::net::user_socket::{ConfigLink, UserSocket};
 use crate::peer::{Peer, Stream, Task, token, unwatch, watch};
+use crate::process::pre_exec::HandedFds;
 use crate::serve_error::ServeError;
 
 const ACCEPTS_PER_TURN: usize = 64;
@@ -38,6 +42,10 @@ pub(crate) struct Acceptor {
     shortage_logged: bool,
     refused: RateLimitedWarning,
     max_fds: usize,
+    /// Where the commands of this user look for a bus, if they can find this one.
+    user: Option<UserSocket>,
+    /// `Some` while the bus listens there.
+    user_config: Option<ConfigLink>,
 }
 
 struct Listener {
@@ -56,6 +64,22 @@ impl Listener {
     fn is_lost(&self) -> bool {
         self.file.as_ref().is_some_and(|file| !file.exists())
     }
+}
+
+/// The listeners as the next program finds them.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct AcceptorState {
+    listeners: Vec<ListenerState>,
+    /// The link beside the socket of this user is there.
+    has_user_link: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListenerState {
+    listen: Listen,
+    at: Address,
+    socket: ListenSocketState,
+    file: Option<SocketFileState>,
 }
 
 /// Binds all addresses except stdio, unless a socket is bound there already. If one fails, none is bound.
@@ -81,6 +105,7 @@ impl Acceptor {
     /// Starts to accept on what `bind` has bound.
     pub(crate) fn new(
         bound: Vec<(Listen, Bound)>,
+        user: Option<UserSocket>,
         max_fds: usize,
         io: &mut Io,
     ) -> Result<Acceptor, ServeError> {
@@ -90,20 +115,100 @@ impl Acceptor {
             shortage_logged: false,
             refused: RateLimitedWarning::default(),
             max_fds,
+            user,
+            user_config: None,
         };
         for (listen, bound) in bound {
             acceptor.add(listen, bound, io)?;
         }
-        io.bus.listens_at(acceptor.addresses());
+        acceptor.open_user_socket(io);
+        io.bus.listens_at(acceptor.all_addresses());
         Ok(acceptor)
     }
 
-    /// The addresses with the ports that were really bound. `localhost` may have two sockets, and is listed once.
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> AcceptorState {
+        let listeners = self.listeners.iter().map(|(_, listener)| ListenerState {
+            listen: listener.listen.clone(),
+            at: listener.at.clone(),
+            socket: listener.socket.hand_over(kept),
+            file: listener.file.as_ref().map(|file| file.hand_over(kept)),
+        });
+        AcceptorState { listeners: listeners.collect(), has_user_link: self.user_config.is_some() }
+    }
+
+    /// Goes on with the listeners of the program before. One that cannot go on is closed, and the others are not.
+    pub(crate) fn take_over(
+        state: AcceptorState,
+        user: Option<UserSocket>,
+        max_fds: usize,
+        handed: &mut HandedFds,
+        io: &mut Io,
+    ) -> Result<Acceptor, ServeError> {
+        let mut acceptor = Acceptor::new(Vec::new(), None, max_fds, io)?;
+        if state.has_user_link {
+            acceptor.user_config = user.as_ref().map(UserSocket::config_link_of_before);
+        }
+        acceptor.user = user;
+        for ListenerState { listen, at, socket, file } in state.listeners {
+            let file = file.map(|file| SocketFile::take_over(file, handed)).transpose();
+            let opened = file.map_err(ListenError::from).and_then(|file| {
+                let sockets = vec![ListenSocket::take_over(&socket, handed)?];
+                Ok(Bound { at: at.clone(), sockets, file })
+            });
+            if let Err(error) = opened
+                .map_err(|error| ServeError::Listen { at, error })
+                .and_then(|bound| acceptor.watch(listen, bound, io))
+            {
+                log::error!("{error}");
+            }
+        }
+        for key in acceptor.keys() {
+            acceptor.note(key, io);
+        }
+        io.bus.listens_at(acceptor.all_addresses());
+        Ok(acceptor)
+    }
+
+    /// The addresses of the configuration with the ports that were really bound. `localhost` may have two sockets, and
+    /// is listed once.
     pub(crate) fn addresses(&self) -> Vec<String> {
+        let mut addresses = self.all_addresses();
+        if let Some(user) = self.user.as_ref().filter(|_| self.user_config.is_some()) {
+            let user = user.address().to_string();
+            addresses.retain(|address| *address != user);
+        }
+        addresses
+    }
+
+    /// Like `addresses`, with the socket at which the commands of this user find the bus.
+    fn all_addresses(&self) -> Vec<String> {
         let mut addresses: Vec<_> =
             self.listeners.iter().map(|(_, listener)| listener.at.to_string()).collect();
         addresses.dedup();
         addresses
+    }
+
+    /// Listens where the commands of this user look for a bus, unless another bus does. The bus can be used without.
+    fn open_user_socket(&mut self, io: &Io) {
+        let Some(user) = self.user.clone() else { return };
+        let at = user.address();
+        if self.listeners.iter().any(|(_, listener)| listener.listen.at == at) {
+            return;
+        }
+        match listener::open(&at, true) {
+            Ok(bound) => {
+                // The old link goes first, or it would take the new one with it.
+                self.user_config = None;
+                self.user_config = Some(user.link_config());
+                if let Err(error) = self.add(Listen::from(at), bound, io) {
+                    warn!("{error}");
+                }
+            }
+            Err(error @ (ListenError::Locked(_) | ListenError::InUse)) => {
+                info!("commands in other folders find another bus, not this one: {at}: {error}");
+            }
+            Err(error) => warn!("commands in other folders cannot find this bus: {at}: {error}"),
+        }
     }
 
     fn add(&mut self, listen: Listen, bound: Bound, io: &Io) -> Result<(), ServeError> {
@@ -114,6 +219,10 @@ impl Acceptor {
                 bound.at
             );
         }
+        self.watch(listen, bound, io)
+    }
+
+    fn watch(&mut self, listen: Listen, bound: Bound, io: &Io) -> Result<(), ServeError> {
         let mut file = bound.file;
         for socket in bound.sockets {
             let token = token(self.listeners.next_id(), Stream::Internal);
@@ -148,7 +257,7 @@ impl Acceptor {
         let none = &mut InheritedSockets::default();
         let mut bound = bind(&new, token, none)?;
         self.remove_lost(io);
-        bound.extend(bind(&lost, token, none).inspect_err(|_| io.bus.listens_at(self.addresses()))?);
+        bound.extend(bind(&lost, token, none).inspect_err(|_| io.bus.listens_at(self.all_addresses()))?);
         for (listen, bound) in bound {
             self.add(listen, bound, io)?;
         }
@@ -156,13 +265,15 @@ impl Acceptor {
             let Some(listener) = self.listeners.get_mut(key) else { continue };
             match config.listen.iter().find(|listen| listen.at == listener.listen.at) {
                 Some(listen) => listener.listen = listen.clone(),
+                None if self.user.as_ref().is_some_and(|user| user.address() == listener.listen.at) => {}
                 None => {
                     info!("no longer listening at {}", listener.listen.at);
                     self.remove(key, io);
                 }
             }
         }
-        io.bus.listens_at(self.addresses());
+        self.open_user_socket(io);
+        io.bus.listens_at(self.all_addresses());
         Ok(())
     }
 
@@ -199,6 +310,8 @@ impl Acceptor {
 
     /// Stops listening, so that another bus may take the addresses.
     pub(crate) fn close_all(&mut self, io: &mut Io) {
+        // The link goes while the lock of the socket keeps others from making theirs.
+        self.user_config = None;
         for key in self.keys() {
             self.remove(key, io);
         }

@@ -5,20 +5,23 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use mio::net::{TcpListener, UnixListener};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockaddrStorage, bind, listen, setsockopt, sockopt};
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 
 use kernel_core::config::Address;
 
 use crate::errno::errno_of;
+use crate::handover::KeptFds;
 use crate::net::peer_uid::{TcpPeerUids, unix_peer_process, unix_peer_uid};
 use crate::net::socket::{ListenError, backlog, stream_socket};
 use crate::net::unix_socket::{self, SocketFile};
 use crate::peer::set_nonblocking;
+use crate::process::pre_exec::HandedFds;
 
 /// The kernel buffers this much for a client that does not read, in addition to the queue of the bus.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
@@ -68,6 +71,47 @@ impl ListenSocket {
                 let admitted = unix_peer_uid(&socket).is_ok_and(|uid| uid == geteuid());
                 let process = unix_peer_process(&socket);
                 Ok(admitted.then(|| (socket.into(), process)))
+            }
+        }
+    }
+}
+
+/// A socket that listens as the next program finds it.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ListenSocketState {
+    /// `checks_user`: the user at the other end is known.
+    Tcp {
+        /// The socket.
+        fd: RawFd,
+        /// Whether connections of other users are refused.
+        checks_user: bool,
+    },
+    Unix {
+        /// The socket.
+        fd: RawFd,
+    },
+}
+
+impl ListenSocket {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> ListenSocketState {
+        match self {
+            ListenSocket::Tcp(listener, uids) => {
+                ListenSocketState::Tcp { fd: kept.keep(listener), checks_user: uids.is_some() }
+            }
+            ListenSocket::Unix(listener) => ListenSocketState::Unix { fd: kept.keep(listener) },
+        }
+    }
+
+    pub(crate) fn take_over(
+        state: &ListenSocketState,
+        handed: &mut HandedFds,
+    ) -> Result<ListenSocket, ListenError> {
+        match state {
+            ListenSocketState::Tcp { fd, checks_user } => {
+                with_peer_uids(TcpListener::from_std(handed.take(*fd)?.into()), !checks_user)
+            }
+            ListenSocketState::Unix { fd } => {
+                Ok(ListenSocket::Unix(UnixListener::from_std(handed.take(*fd)?.into())))
             }
         }
     }

@@ -6,3 +6,4 @@ pub(crate) mod listener;
 pub(crate) mod peer_uid;
 pub(crate) mod socket;
 pub(crate) mod unix_socket;
+pub(crate) mod user_socket;

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -17,8 +17,11 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::socket::{AddressFamily, UnixAddr, bind, connect, listen};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 
+use crate::handover::KeptFds;
 use crate::net::socket::{ListenError, backlog, stream_socket};
+use crate::process::pre_exec::HandedFds;
 
 /// The file holds a process id and a newline.
 const LOCK_BYTES: u64 = 16;
@@ -78,18 +81,46 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
     /// The lock is released after the file is removed, so that no other bus can have made that file.
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl SocketFile {
     fn at(path: &Path, lock: Lock) -> io::Result<SocketFile> {
         let identity = identity(&fs::symlink_metadata(path)?);
-        Ok(SocketFile { path: path.to_owned(), identity, _lock: lock })
+        Ok(SocketFile { path: path.to_owned(), identity, lock })
     }
 
     /// Whether the file is still the one that was made here.
     pub(crate) fn exists(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
+    }
+}
+
+/// A socket file and its lock as the next program finds them.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SocketFileState {
+    path: PathBuf,
+    identity: (u64, u64),
+    lock_path: PathBuf,
+    lock: RawFd,
+}
+
+impl SocketFile {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> SocketFileState {
+        SocketFileState {
+            path: self.path.clone(),
+            identity: self.identity,
+            lock_path: self.lock.path.clone(),
+            lock: kept.keep(&*self.lock.file),
+        }
+    }
+
+    pub(crate) fn take_over(state: SocketFileState, handed: &mut HandedFds) -> nix::Result<SocketFile> {
+        let SocketFileState { path, identity, lock_path, lock } = state;
+        // The lock is that of the open file, which has it already.
+        let locked = Flock::lock(File::from(handed.take(lock)?), FlockArg::LockExclusiveNonblock);
+        let file = locked.map_err(|(_, errno)| errno)?;
+        Ok(SocketFile { path, identity, lock: Lock { path: lock_path, file } })
     }
 }
 

@@ -23,6 +23,9 @@ type Env = BTreeMap<OsString, OsString>;
 /// The variable that tells a process the node that it is started for.
 const NODE_VARIABLE: &str = "STDIO_BUS_NODE";
 
+/// Where programs are looked for if PATH is not set, as `execvp` does.
+pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// `node`: the node that the process is started for.
 pub(crate) fn launch(
     pool: &PoolConfig,
@@ -57,19 +60,37 @@ fn launch_of(pool: &PoolConfig, this_binary: &Path) -> Result<Launch, SpawnFault
         // The folder is checked first, because exec gives ENOENT for a missing folder and for a missing program.
         check_folder(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
     }
-    let env = environment(env::vars_os(), pool);
+    let mut env = environment(env::vars_os(), pool);
     let (file, name) = match &pool.program {
         Program::ThisBinary => (this_binary.to_owned(), this_binary.into()),
         Program::At(path) => (path.clone(), path.into()),
         Program::InPath(name) => {
             let path = env.get(OsStr::new("PATH")).cloned().or_else(|| env::var_os("PATH"));
-            let found = find_program(name, path.as_deref().unwrap_or_default())
+            let found = find_program(name, path.as_deref().unwrap_or(OsStr::new(DEFAULT_PATH)))
                 .map_err(|errno| SpawnFault { errno: errno as i32, cwd: false })?;
             (found, name.into())
         }
     };
+    if let (Program::At(path), Some(folder)) = (&pool.program, file.parent()) {
+        let is_script = path.is_absolute() && pool.inherit_env != InheritEnv::Nothing;
+        is_script.then(|| add_to_path(&mut env, folder));
+    }
     let args = pool.args.iter().map(Into::into).collect();
     Ok(Launch { file, name, args, env: env.into_iter().collect(), cwd: pool.cwd.clone() })
+}
+
+/// Puts the folder of a program at the end of its PATH. What was installed together, such as a script and the `node`
+/// that runs it, is found by a bus that a service manager has started with a short PATH or with none.
+fn add_to_path(env: &mut Env, folder: &Path) {
+    let path = env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
+    if env::split_paths(&*path).any(|known| known == folder) {
+        return;
+    }
+    let folders = env::split_paths(&*path).chain([folder.to_owned()]);
+    // A folder with a colon in its name cannot be in PATH.
+    if let Ok(longer) = env::join_paths(folders) {
+        *path = longer;
+    }
 }
 
 fn check_folder(folder: &Path) -> Result<(), Errno> {
@@ -208,6 +229,19 @@ mod tests {
         let keys =
             ["OPENAI_API_KEY", "STDIO_BUS_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "PATHS", "XPATH", ""];
         assert!(!keys.iter().any(|name| is_for_companions(OsStr::new(name))));
+    }
+
+    #[test]
+    fn a_program_finds_what_lies_beside_it() {
+        let path_with = |before: Option<&str>| {
+            let before = before.map(|path| (OsString::from("PATH"), OsString::from(path)));
+            let mut env: Env = before.into_iter().collect();
+            add_to_path(&mut env, Path::new("/opt/node/bin"));
+            env.remove(OsStr::new("PATH")).unwrap().into_string().unwrap()
+        };
+        assert_eq!(path_with(Some("/bin")), "/bin:/opt/node/bin");
+        assert_eq!(path_with(Some("/opt/node/bin:/bin")), "/opt/node/bin:/bin");
+        assert_eq!(path_with(None), "/usr/local/bin:/usr/bin:/bin:/opt/node/bin");
     }
 
     #[test]

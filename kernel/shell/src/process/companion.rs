@@ -1,17 +1,21 @@
-//! The processes beside the bus, the web door and the link to the cluster: started, watched, started again and ended.
+//! The processes beside the bus, the web door, the link to the cluster, the writer of transcripts and the notifier:
+//! started, watched, started again and ended.
 //!
 //! HTTP, WebSockets, NATS and TLS are never spoken in the process of the bus. A companion is told what it needs in one
 //! line of JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it
-//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it counts (`{"counted": {...}}`). Its
-//! log goes to the stderr of the bus.
+//! listens (`{"listening": URL}`), why it cannot (`{"failed": TEXT}`) or does not now (`{"waiting": TEXT}`), and what
+//! it counts (`{"counted": {...}}`). Its log goes to the stderr of the bus.
+
+mod replace;
+pub(crate) mod state;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
 use log::{info, warn};
 use mio::Interest;
@@ -23,24 +27,29 @@ use serde_json::{Value, json};
 
 use kernel_core::config::Config;
 use kernel_core::id::Key;
-use kernel_core::{Bus, CompanionStatus, Moment};
+use kernel_core::{Bus, Companion as Which, CompanionStatus, Exit, Moment};
 
 use crate::io::Io;
 use crate::peer::{Stream, set_nonblocking, token, unwatch, watch};
+use crate::process::child::ChildProcess;
 use crate::process::command::companion_environment;
 use crate::process::env_mark::own_marks;
 use crate::process::pre_exec::Role;
-use crate::process::spawn::{Processes, exit_of, has_exited};
+use crate::process::spawn::Processes;
 use crate::process::starter::Launch;
 use crate::stdio::announce;
 
 /// Neither a listener nor the signals have these keys.
 const WEB_DOOR: Key = Key { index: (1 << 30) - 2, generation: 0 };
 const LINK: Key = Key { index: (1 << 30) - 3, generation: 0 };
+const HISTORY: Key = Key { index: (1 << 30) - 5, generation: 0 };
+const NOTIFY: Key = Key { index: (1 << 30) - 7, generation: 0 };
 
 /// The pause before the next start doubles from the first of these to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// The longest pause of one that others wait for, if the one before it was open.
+const SHORT_DELAY: Duration = Duration::from_millis(50);
 /// One that was up for this long is started again at once.
 const WAS_FINE: Duration = Duration::from_secs(5);
 /// How long one that is not wanted any more may take before it is killed.
@@ -48,49 +57,74 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the bus waits for it when it leaves.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
 /// A longer line of it is dropped.
-const LINE_BYTES_MAX: usize = 8 << 10;
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// All processes beside the bus.
-pub(crate) struct Companions([Companion; 2]);
+pub(crate) struct Companions {
+    all: [Companion; 4],
+    /// When to look whether one can be replaced that another program has started.
+    look_at: Option<Moment>,
+}
 
 impl Companions {
-    /// `announces`: stdout is for addresses and not for a client.
-    pub(crate) fn new(web_args: Vec<OsString>, link_args: Vec<OsString>, announces: bool) -> Companions {
-        Companions([Companion::new(&WEB, web_args, announces), Companion::new(&TO_CLUSTER, link_args, false)])
+    /// `announces`: stdout is for addresses and not for a client. `secret`: what the writer of transcripts shows to the
+    /// bus.
+    pub(crate) fn new(args: CompanionArgs, announces: bool, secret: String) -> Companions {
+        let mut history = Companion::new(&KEEPER, args.history, false);
+        history.secret = Some(secret);
+        let [web, link] =
+            [Companion::new(&WEB, args.web, announces), Companion::new(&TO_CLUSTER, args.link, false)];
+        let notify = Companion::new(&NOTIFIER, args.notify, false);
+        Companions { all: [web, link, history, notify], look_at: None }
     }
 
     /// The configuration is new. One that was told something else ends, and another one is started.
     pub(crate) fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
-        self.0.iter_mut().for_each(|companion| companion.set_wanted(config, addresses, io));
+        self.all.iter_mut().for_each(|companion| companion.set_wanted(config, addresses, io));
     }
 
     /// When `on_timer` has something to do.
     pub(crate) fn next_timer(&self) -> Option<Moment> {
-        self.0.iter().filter_map(Companion::next_timer).min()
+        self.all.iter().filter_map(Companion::next_timer).chain(self.look_at).min()
     }
 
     pub(crate) fn on_timer(&mut self, processes: &mut Processes, io: &mut Io) {
-        self.0.iter_mut().for_each(|companion| companion.on_timer(processes, io));
+        self.all.iter_mut().for_each(|companion| companion.on_timer(processes, io));
+        self.replace_next(io);
     }
 
     /// Reads what the one with this key has said. Says whether there is one.
     pub(crate) fn read(&mut self, key: Key, io: &mut Io) -> bool {
-        let found = self.0.iter_mut().find(|companion| companion.kind.key == key);
+        let found = self.all.iter_mut().find(|companion| companion.kind.key == key);
         found.map(|companion| companion.read(io)).is_some()
     }
 
     /// A child has exited. If it was one of these, it is started again.
     pub(crate) fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
-        self.0.iter_mut().for_each(|companion| companion.on_child_exit(processes, io));
+        self.all.iter_mut().for_each(|companion| companion.on_child_exit(processes, io));
     }
 
     /// The bus leaves. All their connections to the bus have been closed, and so they close those of their peers.
     pub(crate) fn end(mut self, processes: &mut Processes) {
-        self.0
+        self.all
             .iter_mut()
             .for_each(|companion| drop(companion.running.as_mut().and_then(|it| it.stdin.take())));
-        self.0.into_iter().for_each(|companion| companion.end(processes));
+        self.all.into_iter().for_each(|companion| companion.end(processes));
     }
+}
+
+/// With these arguments the binary is each of the companions: it reads one line of JSON from stdin, and ends when that
+/// ends. Empty: the program was built without it.
+#[derive(Default)]
+pub struct CompanionArgs {
+    /// The web door.
+    pub web: Vec<OsString>,
+    /// The link to the cluster.
+    pub link: Vec<OsString>,
+    /// The writer of transcripts.
+    pub history: Vec<OsString>,
+    /// The notifier.
+    pub notify: Vec<OsString>,
 }
 
 /// What a companion is for.
@@ -102,16 +136,23 @@ struct Kind {
     orders: fn(&Config) -> Option<Value>,
     /// It has to tell others that the bus is gone, so nothing kills it when the bus dies: it is asked to end, and ends.
     says_goodbye: bool,
-    /// Shows how it is in `_bus/status`.
-    show: fn(&mut Bus, Option<CompanionStatus>),
+    /// What one is told beside its other arguments if the one before it was open: it is started again soon, because
+    /// only it can tell others what has become of that one. It holds back with what makes work for this long.
+    next_args: fn(Duration) -> Vec<OsString>,
+    /// Under what it is shown in `_bus/status`.
+    which: Which,
+    /// Whether one that another program has started and that has waited for this long can be replaced now.
+    may_be_replaced: fn(&Bus, &Running, Duration) -> bool,
 }
 
 static WEB: Kind = Kind {
     name: "the web door",
     key: WEB_DOOR,
-    orders: |config| config.web.as_ref().map(|web| json!({ "web": web })),
+    orders: |config| config.web.as_ref().map(|web| json!({ "web": web, "history": config.history })),
     says_goodbye: false,
-    show: Bus::web_is,
+    next_args: |_| Vec::new(),
+    which: Which::Web,
+    may_be_replaced: replace::door_may_go,
 };
 
 static TO_CLUSTER: Kind = Kind {
@@ -122,7 +163,37 @@ static TO_CLUSTER: Kind = Kind {
         Some(json!({ "cluster": cluster, "name": config.name }))
     },
     says_goodbye: true,
-    show: Bus::link_is,
+    next_args: |back_off| {
+        vec!["--next".into(), "--offers-after-ms".into(), back_off.as_millis().to_string().into()]
+    },
+    which: Which::Link,
+    may_be_replaced: replace::link_may_go,
+};
+
+static KEEPER: Kind = Kind {
+    name: "the history",
+    key: HISTORY,
+    orders: |config| {
+        let history = config.history.as_ref()?;
+        config.pools.iter().any(|pool| pool.keep).then(|| json!({ "history": history }))
+    },
+    says_goodbye: true,
+    next_args: |_| Vec::new(),
+    which: Which::History,
+    may_be_replaced: replace::history_may_go,
+};
+
+static NOTIFIER: Kind = Kind {
+    name: "the notifier",
+    key: NOTIFY,
+    orders: |config| {
+        let origins = config.web.as_ref().map(|web| &web.origins);
+        (!config.notify.is_empty()).then(|| json!({ "notify": config.notify, "origins": origins }))
+    },
+    says_goodbye: false,
+    next_args: |_| Vec::new(),
+    which: Which::Notify,
+    may_be_replaced: replace::notifier_may_go,
 };
 
 struct Companion {
@@ -135,15 +206,23 @@ struct Companion {
     running: Option<Running>,
     start_at: Option<Moment>,
     delay: Duration,
+    /// The last one was open when it ended, and the next one is told the same.
+    was_open: bool,
     restarts: u32,
     last_exit: Option<String>,
     last_words: Option<String>,
     /// The address that stdout has told.
     announced: Option<String>,
+    /// What it shows the bus.
+    secret: Option<String>,
+    /// Since when it is to be replaced, because another program has started it.
+    replace_since: Option<Moment>,
+    /// It was asked to end for that.
+    is_replaced: bool,
 }
 
 struct Running {
-    child: Child,
+    child: ChildProcess,
     /// What it was told.
     told: String,
     /// Its end tells it to end.
@@ -153,6 +232,8 @@ struct Running {
     line: Vec<u8>,
     since: Moment,
     listening: Option<String>,
+    /// It runs, but nobody can use it now.
+    waits: bool,
     /// What it has counted, as it has told it.
     counted: Value,
     /// When it is killed, if it is to end.
@@ -161,7 +242,7 @@ struct Running {
 
 impl Running {
     fn group(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
+        self.child.group()
     }
 
     /// Asks it to end, if it has not been asked yet.
@@ -177,6 +258,8 @@ impl Running {
 enum Said {
     Listening(String),
     Failed(String),
+    /// Nobody can use it now, and why. It goes on by itself.
+    Waiting(String),
     /// For the status.
     Counted(Value),
 }
@@ -191,10 +274,14 @@ impl Companion {
             running: None,
             start_at: None,
             delay: Duration::ZERO,
+            was_open: false,
             restarts: 0,
             last_exit: None,
             last_words: None,
             announced: None,
+            secret: None,
+            replace_since: None,
+            is_replaced: false,
         }
     }
 
@@ -218,11 +305,20 @@ impl Companion {
             warn!("bus.json wants {name}, and this program was built without it");
             return None;
         }
+        if addresses.is_empty() && self.secret.is_some() {
+            info!(
+                "nothing is kept of what is said: the bus listens at no address at which {name} could reach it"
+            );
+            return None;
+        }
         if addresses.is_empty() {
             warn!("{name} is not opened: it reaches the bus at an address, and the bus listens at none");
             return None;
         }
         orders["bus"] = addresses.into();
+        if let Some(secret) = &self.secret {
+            orders["secret"] = secret.as_str().into();
+        }
         orders["token_file"] = json!(config.auth.as_ref().map(|auth| &auth.token_file));
         Some(orders.to_string() + "\n")
     }
@@ -267,18 +363,22 @@ impl Companion {
             Some(processes.guard().mark()).map(|(name, value)| (name, value.into()))
         };
         env.extend(mark.map(|(name, value)| (name.into(), value)));
-        let launch = Launch { name: file.clone().into(), file, args: self.args.clone(), env, cwd: None };
+        let mut args = self.args.clone();
+        if self.was_open {
+            args.extend((self.kind.next_args)(self.delay));
+        }
+        let launch = Launch { name: file.clone().into(), file, args, env, cwd: None };
         let role = if self.kind.says_goodbye { Role::Companion } else { Role::Worker };
         let mut command = processes.starter().command(&launch, role);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn()?;
+        let mut child = command.spawn().map(ChildProcess::from)?;
         if !self.kind.says_goodbye {
-            processes.guard().watch(Pid::from_raw(child.id() as i32));
+            processes.guard().watch(child.group());
         }
-        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are piped")
         };
-        let stdout = OwnedFd::from(stdout);
+        let mut stdin = File::from(stdin);
         // An empty pipe has room for the line. Without it the process ends by itself.
         let connected = set_nonblocking(&stdin)
             .map_err(io::Error::from)
@@ -289,7 +389,7 @@ impl Companion {
             });
         if let Err(error) = connected {
             warn!("{} cannot be heard: {error}", self.kind.name);
-            let _ = child.kill();
+            child.kill();
         }
         Ok(Running {
             child,
@@ -299,6 +399,7 @@ impl Companion {
             line: Vec::new(),
             since: io.now,
             listening: None,
+            waits: false,
             counted: Value::Null,
             kill_at: None,
         })
@@ -332,12 +433,19 @@ impl Companion {
                         announce(std::slice::from_ref(&at));
                         self.announced = Some(at.clone());
                     }
-                    running.listening = Some(at);
-                    running.since = io.now;
+                    if running.listening.is_none() {
+                        running.since = io.now;
+                    }
+                    (running.listening, running.waits) = (Some(at), false);
                     self.last_words = None;
                 }
                 Ok(Said::Failed(why)) => {
                     warn!("{} cannot open: {why}", self.kind.name);
+                    self.last_words = Some(why);
+                }
+                Ok(Said::Waiting(why)) => {
+                    warn!("{} is not open now: {why}", self.kind.name);
+                    (running.listening, running.waits) = (None, true);
                     self.last_words = Some(why);
                 }
                 Ok(Said::Counted(counted)) => running.counted = counted,
@@ -351,7 +459,7 @@ impl Companion {
     }
 
     fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
-        if !self.running.as_mut().is_some_and(|running| has_exited(&mut running.child)) {
+        if !self.running.as_mut().is_some_and(|running| running.child.has_exited()) {
             return;
         }
         self.read(io);
@@ -359,8 +467,12 @@ impl Companion {
         let _ = killpg(running.group(), Signal::SIGKILL);
         processes.guard().forget(running.group());
         unwatch(io.poll.registry(), &running.stdout);
-        let exit = exit_of(&mut running.child);
+        let exit = running.child.collect().unwrap_or(Exit::Code(-1));
         self.last_exit = Some(exit.to_string());
+        let is_replaced = mem::take(&mut self.is_replaced);
+        self.replace_since = None;
+        self.was_open =
+            running.listening.is_some() && (is_replaced || self.wanted.as_ref() == Some(&running.told));
         if running.stdin.is_none() {
             // It was asked to end, so that another one takes its place, or none.
             self.delay = Duration::ZERO;
@@ -372,7 +484,8 @@ impl Companion {
                 Duration::ZERO
             };
             self.rest(up, io.now);
-            warn!("{} has ended ({exit}), it is started again in {:?}", self.kind.name, self.delay);
+            let pause = self.start_at.unwrap_or_default().saturating_sub(io.now);
+            warn!("{} has ended ({exit}), it is started again in {pause:?}", self.kind.name);
         }
         self.show(io);
     }
@@ -381,7 +494,8 @@ impl Companion {
     fn rest(&mut self, up: Duration, now: Moment) {
         self.delay = next_delay(self.delay, up);
         self.restarts += 1;
-        self.start_at = Some(now + self.delay);
+        let is_awaited = self.was_open && !(self.kind.next_args)(Duration::ZERO).is_empty();
+        self.start_at = Some(now + if is_awaited { self.delay.min(SHORT_DELAY) } else { self.delay });
     }
 
     fn show(&self, io: &mut Io) {
@@ -393,6 +507,7 @@ impl Companion {
                     None => "resting",
                     Some(running) if running.stdin.is_none() => "ending",
                     Some(_) if is_up => "up",
+                    Some(running) if running.waits => "waiting",
                     Some(_) => "starting",
                 },
                 listening: running.and_then(|running| running.listening.clone()),
@@ -404,19 +519,17 @@ impl Companion {
                 last_words: self.last_words.clone(),
             }
         });
-        (self.kind.show)(&mut io.bus, status);
+        io.bus.companion_is(self.kind.which, status);
     }
 
     fn end(mut self, processes: &mut Processes) {
         let Some(mut running) = self.running.take() else { return };
         drop(running.stdin.take());
-        let deadline = Instant::now() + EXIT_WAIT;
-        while !has_exited(&mut running.child) && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
+        // Its group is killed before its exit is collected.
+        running.child.wait_until_exited(EXIT_WAIT);
         let _ = killpg(running.group(), Signal::SIGKILL);
         processes.guard().forget(running.group());
-        let _ = running.child.wait();
+        running.child.wait(EXIT_WAIT);
     }
 }
 

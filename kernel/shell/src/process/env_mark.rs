@@ -30,6 +30,11 @@ impl ProcessMark {
         Ok(ProcessMark(format!("{}-{:x}", process::id(), u128::from_ne_bytes(number))))
     }
 
+    /// That of a bus whose place this one has taken.
+    pub(crate) fn named(name: String) -> ProcessMark {
+        ProcessMark(name)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.0
     }

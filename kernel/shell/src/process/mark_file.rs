@@ -6,6 +6,7 @@
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,8 +14,11 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 
+use crate::handover::KeptFds;
 use crate::process::env_mark::{self, is_mark};
+use crate::process::pre_exec::HandedFds;
 
 /// A guard that looks at the file just when it is made may lock or remove it. Then it is made again.
 const TRIES: usize = 16;
@@ -22,7 +26,7 @@ const TRIES: usize = 16;
 /// The file of our own mark. It is locked until this is dropped, which removes it.
 pub(crate) struct MarkFile {
     path: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl MarkFile {
@@ -32,10 +36,29 @@ impl MarkFile {
         for _ in 0..TRIES {
             let Some(lock) = lock(&path, true)? else { continue };
             if is_same_file(&lock, &path) {
-                return Ok(MarkFile { path, _lock: lock });
+                return Ok(MarkFile { path, lock });
             }
         }
         Err(Errno::EAGAIN.into())
+    }
+}
+
+/// The file as the next program finds it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MarkFileState {
+    path: PathBuf,
+    lock: RawFd,
+}
+
+impl MarkFile {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> MarkFileState {
+        MarkFileState { path: self.path.clone(), lock: kept.keep(&*self.lock) }
+    }
+
+    pub(crate) fn take_over(state: MarkFileState, handed: &mut HandedFds) -> nix::Result<MarkFile> {
+        // The lock is that of the open file, which has it already.
+        let locked = Flock::lock(File::from(handed.take(state.lock)?), FlockArg::LockExclusiveNonblock);
+        Ok(MarkFile { path: state.path, lock: locked.map_err(|(_, errno)| errno)? })
     }
 }
 

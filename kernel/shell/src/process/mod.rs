@@ -1,5 +1,6 @@
 //! Worker processes: how they are started, found and ended.
 
+pub(crate) mod child;
 pub(crate) mod command;
 pub(crate) mod companion;
 pub(crate) mod env_mark;
@@ -9,6 +10,7 @@ pub(crate) mod pre_exec;
 pub(crate) mod spawn;
 pub(crate) mod starter;
 pub(crate) mod stderr;
+pub(crate) mod successor;
 pub(crate) mod usage;
 
 use std::io;

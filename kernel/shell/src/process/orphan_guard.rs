@@ -7,25 +7,27 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use log::{debug, error, info, warn};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgrp, write};
+use serde::{Deserialize, Serialize};
 
 use kernel_core::Moment;
 
+use crate::handover::KeptFds;
 use crate::peer::set_nonblocking;
+use crate::process::child::ChildProcess;
 use crate::process::env_mark::{self, ProcessMark};
-use crate::process::mark_file::{self, MarkFile};
-use crate::process::pre_exec;
+use crate::process::mark_file::{self, MarkFile, MarkFileState};
+use crate::process::pre_exec::{self, HandedFds};
 use crate::process::starter::running_file;
 
 /// A guard that ends at once is not started again at once.
@@ -134,14 +136,67 @@ pub(crate) struct GuardProgram {
 }
 
 struct Running {
-    process: Child,
+    process: ChildProcess,
     orders: OwnedFd,
     /// False: the guard did not take an order and has been killed. The pipe stays open until its exit is collected,
     /// because a guard that still lives takes the end of the pipe for the end of the bus.
     trusted: bool,
 }
 
+/// The guard as the next program finds it. It stays: it only reads orders, and knows what it has to kill.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct GuardState {
+    running: Option<RunningState>,
+    groups: BTreeSet<i32>,
+    mark: String,
+    mark_file: Option<MarkFileState>,
+    started: Moment,
+    retry_at: Option<Moment>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RunningState {
+    pid: u32,
+    orders: RawFd,
+    trusted: bool,
+}
+
 impl Guard {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> GuardState {
+        let running = self.running.as_ref().map(|running| RunningState {
+            pid: running.process.id(),
+            orders: kept.keep(&running.orders),
+            trusted: running.trusted,
+        });
+        GuardState {
+            running,
+            groups: self.groups.clone(),
+            mark: self.mark.name().to_owned(),
+            mark_file: self.mark_file.as_ref().map(|file| file.hand_over(kept)),
+            started: self.started,
+            retry_at: self.retry_at,
+        }
+    }
+
+    pub(crate) fn take_over(
+        program: GuardProgram,
+        state: GuardState,
+        handed: &mut HandedFds,
+    ) -> nix::Result<Guard> {
+        let running = state.running.map(|RunningState { pid, orders, trusted }| -> nix::Result<_> {
+            Ok(Running { process: ChildProcess::with_id(pid), orders: handed.take(orders)?, trusted })
+        });
+        Ok(Guard {
+            program,
+            running: running.transpose()?,
+            groups: state.groups,
+            mark: ProcessMark::named(state.mark),
+            mark_file: state.mark_file.map(|file| MarkFile::take_over(file, handed)).transpose()?,
+            started: state.started,
+            retry_at: state.retry_at,
+        })
+    }
+
     pub(crate) fn start(program: GuardProgram, now: Moment) -> io::Result<Guard> {
         let mark = ProcessMark::new()?;
         let mark_file = program.mark_folder.as_ref().and_then(|folder| {
@@ -183,7 +238,7 @@ impl Guard {
     /// Some child has exited. If it was the guard, a new one is started.
     pub(crate) fn check(&mut self, now: Moment) {
         let Some(running) = &mut self.running else { return };
-        if matches!(running.process.try_wait(), Ok(None)) {
+        if running.process.collect().is_none() {
             return;
         }
         warn!("the guard of the workers has ended and is replaced");
@@ -222,14 +277,9 @@ impl Guard {
         let _mark_file = self.mark_file;
         let Some(Running { mut process, orders, .. }) = self.running else { return };
         drop(orders);
-        let deadline = Instant::now() + EXIT_WAIT;
-        while matches!(process.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = process.kill();
-                let _ = process.wait();
-                return;
-            }
-            thread::sleep(Duration::from_millis(1));
+        if !process.wait(EXIT_WAIT) {
+            process.kill();
+            process.wait(EXIT_WAIT);
         }
     }
 
@@ -238,8 +288,8 @@ impl Guard {
         command.arg0(GUARD_NAME).args(&self.program.args).current_dir("/");
         command.env_clear().envs(guard_environment());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = command.spawn()?;
-        let orders = OwnedFd::from(process.stdin.take().expect("stdin is piped"));
+        let mut process = command.spawn().map(ChildProcess::from)?;
+        let orders = process.stdin.take().expect("stdin is piped");
         set_nonblocking(&orders)?;
         let trusted = write_all(&orders, &self.first_orders());
         Ok(Running { process, orders, trusted })
@@ -260,7 +310,7 @@ impl Guard {
         // `check` collects the exit, and starts a new guard that gets all orders again.
         if running.trusted && !write_all(&running.orders, orders.as_bytes()) {
             running.trusted = false;
-            let _ = running.process.kill();
+            running.process.kill();
         }
     }
 }

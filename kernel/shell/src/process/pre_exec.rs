@@ -3,22 +3,30 @@
 //! The parent of the bus may have given it a signal mask, ignored signals and open fds, and the bus has a raised limit
 //! of open files; std passes most of these on. A copy of the bus could do this between fork and exec, but to copy the
 //! bus takes the longer, the more memory it has. So the bus starts this program again, which takes the same time
-//! always, and that becomes the worker. The only unsafe code of the crate is here.
+//! always, and that becomes the worker. The only unsafe code of the crate is here, also what a bus needs that goes on
+//! in the place of another one: its fds, its children, the memory that it is left, and the variable that tells it so.
 
+use std::collections::BTreeSet;
+use std::env;
 use std::ffi::OsString;
-use std::os::fd::{BorrowedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, ExitStatus};
 
+use memmap2::{Mmap, MmapOptions};
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 #[cfg(target_os = "linux")]
 use nix::sys::signal::Signal;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 #[cfg(target_os = "linux")]
-use nix::unistd::{Pid, getppid};
-use nix::unistd::{setsid, write};
+use nix::unistd::getppid;
+use nix::unistd::{Pid, setsid, write};
+use serde::{Deserialize, Serialize};
 
 use crate::errno::errno_of;
 
@@ -41,7 +49,7 @@ pub(crate) enum Role {
 type Limit = Option<(rlim_t, rlim_t)>;
 
 /// The limits that the bus inherited and has changed for itself. Workers get them back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InheritedLimits {
     open_files: Limit,
     core_bytes: Limit,
@@ -276,9 +284,88 @@ fn set_close_on_exec(fd: RawFd) {
     unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
 }
 
+/// The exit of a child, which is collected: `Some(None)` if it still runs. `None`: it is no child of ours. std can only
+/// wait for children that this program has started itself.
+#[allow(unsafe_code)]
+pub(super) fn collect_exit(pid: Pid) -> Option<Option<ExitStatus>> {
+    let mut status = 0;
+    loop {
+        // SAFETY: a system call that writes one integer.
+        return match unsafe { libc::waitpid(pid.as_raw(), &raw mut status, libc::WNOHANG) } {
+            0 => Some(None),
+            -1 if Errno::last() == Errno::EINTR => continue,
+            -1 => None,
+            _ => Some(Some(ExitStatus::from_raw(status))),
+        };
+    }
+}
+
+/// The fds that this program was given by the one that it has replaced. Each is taken once.
+pub(crate) struct HandedFds(BTreeSet<RawFd>);
+
+impl HandedFds {
+    /// Nothing else of this process may have these fds: they were open when the program began, and were told to it by
+    /// the one before it.
+    pub(crate) fn new(fds: impl IntoIterator<Item = RawFd>) -> HandedFds {
+        HandedFds(fds.into_iter().filter(|fd| *fd > 2).collect())
+    }
+
+    /// The fd, which programs that this one starts do not get.
+    #[allow(unsafe_code)]
+    pub(crate) fn take(&mut self, fd: RawFd) -> nix::Result<OwnedFd> {
+        if !self.0.remove(&fd) {
+            return Err(Errno::EBADF);
+        }
+        // SAFETY: the number is used for nothing but this call, which fails if it is not open.
+        fcntl(unsafe { BorrowedFd::borrow_raw(fd) }, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        // SAFETY: it is open, was handed over to this program, and is taken for the first time.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Closes those that this program has no use for.
+    pub(crate) fn close_rest(mut self) {
+        for fd in self.0.clone() {
+            drop(self.take(fd));
+        }
+    }
+}
+
+/// The bytes of a file that is only in memory, where they are.
+#[allow(unsafe_code)]
+pub(crate) fn map(memory: &File) -> io::Result<Mmap> {
+    // SAFETY: the file has no name, so only this bus and the program that it asks have it. The bus seals it before the
+    // next program maps it for good; the program that is asked reads it only while the bus waits for its answer.
+    unsafe { MmapOptions::new().map_copy_read_only(memory) }
+}
+
+/// Takes a variable out of the environment. Call it while the program has no other thread.
+#[allow(unsafe_code)]
+pub(crate) fn take_variable(name: &str) -> Option<OsString> {
+    let value = env::var_os(name)?;
+    // SAFETY: there is no other thread that could read the environment meanwhile.
+    unsafe { env::remove_var(name) };
+    Some(value)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::IntoRawFd;
+
     use super::*;
+
+    #[test]
+    fn a_handed_fd_is_taken_once_and_is_closed_on_exec() {
+        let fd = File::open("/dev/null").unwrap().into_raw_fd();
+        let mut handed = HandedFds::new([0, fd]);
+        assert_eq!(handed.take(0).err(), Some(Errno::EBADF));
+        let taken = handed.take(fd).unwrap();
+        let flags = fcntl(&taken, FcntlArg::F_GETFD).map(FdFlag::from_bits_retain).unwrap();
+        assert_eq!(flags, FdFlag::FD_CLOEXEC);
+        assert_eq!(handed.take(fd).err(), Some(Errno::EBADF));
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        HandedFds::new([OwnedFd::from(writer).into_raw_fd()]).close_rest();
+        assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "the other end is closed");
+    }
 
     #[test]
     fn orders_arrive_as_they_were_given() {

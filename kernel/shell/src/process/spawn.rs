@@ -7,9 +7,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,16 +18,19 @@ use mio::{Interest, Registry};
 use nix::errno::Errno;
 use nix::sys::signal::{self, killpg};
 use nix::unistd::{Pid, read};
+use serde::{Deserialize, Serialize};
 
 use kernel_core::id::{Key, Link, WorkerId};
 use kernel_core::{Event, Exit, Moment, Signal, SpawnFault};
 
 use crate::errno::errno_of;
+use crate::handover::KeptFds;
 use crate::io::Io;
 use crate::peer::{self, Peer, Stderr, set_nonblocking, token, unwatch, watch};
+use crate::process::child::ChildProcess;
 use crate::process::command::launch;
-use crate::process::orphan_guard::{Guard, GuardProgram};
-use crate::process::pre_exec::{InheritedLimits, Role};
+use crate::process::orphan_guard::{Guard, GuardProgram, GuardState};
+use crate::process::pre_exec::{HandedFds, InheritedLimits, Role};
 use crate::process::starter::{Starter, Starting};
 use crate::process::stderr;
 
@@ -47,12 +50,14 @@ pub(crate) struct Processes {
     guard: Guard,
     starter: Starter,
     binary: PathBuf,
+    /// Processes of which nothing but the exit is of interest.
+    strays: Vec<ChildProcess>,
 }
 
 struct Process {
     worker: WorkerId,
     link: Link,
-    child: Child,
+    child: ChildProcess,
     /// The process group that it leads.
     group: Pid,
     link_state: LinkState,
@@ -69,63 +74,149 @@ enum LinkState {
     NeverOpened,
 }
 
+/// The processes as the next program finds them.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ProcessesState {
+    list: Vec<ProcessState>,
+    spawns: Vec<(WorkerId, Link)>,
+    guard: GuardState,
+    limits: InheritedLimits,
+    /// Children that end by themselves, and are to be collected.
+    #[serde(default)]
+    strays: Vec<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ProcessState {
+    worker: WorkerId,
+    link: Link,
+    pid: u32,
+    link_state: LinkStateState,
+}
+
+#[derive(Serialize, Deserialize)]
+enum LinkStateState {
+    /// Where it says whether it has become its program, and its stdin, stdout and stderr.
+    Starting {
+        heard: RawFd,
+        pipes: [Option<RawFd>; 3],
+    },
+    Open,
+    Closed,
+    NeverOpened,
+}
+
 impl Process {
-    fn has_exited(&mut self) -> bool {
-        has_exited(&mut self.child)
+    fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> ProcessState {
+        let link_state = match &self.link_state {
+            LinkState::Starting(starting) => {
+                let ChildProcess { stdin, stdout, stderr, .. } = &self.child;
+                LinkStateState::Starting {
+                    heard: kept.keep(starting.fd()),
+                    pipes: [stdin, stdout, stderr].map(|pipe| pipe.as_ref().map(|pipe| kept.keep(pipe))),
+                }
+            }
+            LinkState::Open => LinkStateState::Open,
+            LinkState::Closed => LinkStateState::Closed,
+            LinkState::NeverOpened => LinkStateState::NeverOpened,
+        };
+        ProcessState { worker: self.worker, link: self.link, pid: self.child.id(), link_state }
     }
 
-    fn exit(&mut self) -> Exit {
-        exit_of(&mut self.child)
-    }
-}
-
-/// Looks at the exit without collecting it, so that the number of the group stays reserved.
-#[cfg(target_os = "linux")]
-pub(super) fn has_exited(child: &mut Child) -> bool {
-    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    loop {
-        match waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) {
-            Ok(WaitStatus::StillAlive) => return false,
-            Err(Errno::EINTR) => {}
-            // An error is an exit too: by a real-time signal, for which nix has no name.
-            _ => return true,
-        }
-    }
-}
-
-/// Other systems collect the exit at once. The number of the group stays reserved only while others are in the
-/// group, which is signalled within microseconds.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn has_exited(child: &mut Child) -> bool {
-    !matches!(child.try_wait(), Ok(None))
-}
-
-/// Collects the exit of a process that has exited.
-pub(super) fn exit_of(child: &mut Child) -> Exit {
-    let Ok(Some(status)) = child.try_wait() else { return Exit::Code(-1) };
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Exit::Code(code),
-        (None, signal) => Exit::Signal(signal.unwrap_or(0)),
+    fn take_over(state: ProcessState, handed: &mut HandedFds, registry: &Registry) -> nix::Result<Process> {
+        let ProcessState { worker, link, pid, link_state } = state;
+        let mut child = ChildProcess::with_id(pid);
+        let link_state = match link_state {
+            LinkStateState::Starting { heard, pipes } => {
+                let mut take = |pipe: Option<RawFd>| pipe.map(|pipe| handed.take(pipe)).transpose();
+                let [stdin, stdout, stderr] = pipes;
+                (child.stdin, child.stdout, child.stderr) = (take(stdin)?, take(stdout)?, take(stderr)?);
+                let starting = Starting::from(handed.take(heard)?);
+                watch_start(&starting, registry)?;
+                LinkState::Starting(starting)
+            }
+            LinkStateState::Open => LinkState::Open,
+            LinkStateState::Closed => LinkState::Closed,
+            LinkStateState::NeverOpened => LinkState::NeverOpened,
+        };
+        Ok(Process { worker, link, group: child.group(), child, link_state })
     }
 }
 
 impl Processes {
+    pub(crate) fn hand_over<'a>(&'a self, kept: &mut KeptFds<'a>) -> ProcessesState {
+        ProcessesState {
+            list: self.list.iter().map(|process| process.hand_over(kept)).collect(),
+            spawns: self.spawns.iter().copied().collect(),
+            guard: self.guard.hand_over(kept),
+            limits: self.starter.limits(),
+            strays: self.strays.iter().map(ChildProcess::id).collect(),
+        }
+    }
+
+    pub(crate) fn take_over(
+        state: ProcessesState,
+        guard: GuardProgram,
+        handed: &mut HandedFds,
+        registry: &Registry,
+    ) -> nix::Result<Processes> {
+        let binary = guard.binary.clone();
+        let list = state.list.into_iter().map(|process| Process::take_over(process, handed, registry));
+        Ok(Processes {
+            list: list.collect::<nix::Result<_>>()?,
+            spawns: state.spawns.into(),
+            guard: Guard::take_over(guard, state.guard, handed)?,
+            starter: Starter::new(&binary, state.limits),
+            binary,
+            strays: state.strays.into_iter().map(ChildProcess::with_id).collect(),
+        })
+    }
+
+    /// A child that the program before has started, and that ends by itself.
+    pub(crate) fn adopt_stray(&mut self, pid: u32) {
+        self.strays.push(ChildProcess::with_id(pid));
+    }
+
+    /// Kills a guarded process whose exit is of no interest.
+    pub(super) fn end_stray(&mut self, child: ChildProcess) {
+        let _ = killpg(child.group(), signal::Signal::SIGKILL);
+        self.strays.push(child);
+    }
+
+    fn reap_strays(&mut self) {
+        let guard = &mut self.guard;
+        self.strays.retain_mut(|child| {
+            let has_exited = child.has_exited();
+            if has_exited {
+                let _ = killpg(child.group(), signal::Signal::SIGKILL);
+                guard.forget(child.group());
+                child.collect();
+            }
+            !has_exited
+        });
+    }
+
     /// Starts the guard, which is this program too.
     pub(crate) fn new(guard: GuardProgram, limits: InheritedLimits) -> io::Result<Processes> {
         let binary = guard.binary.clone();
         let guard = Guard::start(guard, Moment::ZERO)?;
         let starter = Starter::new(&binary, limits);
-        Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, starter, binary })
+        Ok(Processes {
+            list: Vec::new(),
+            spawns: VecDeque::new(),
+            guard,
+            starter,
+            binary,
+            strays: Vec::new(),
+        })
     }
 
     /// The web door is guarded like the processes of workers.
-    pub(super) fn guard(&mut self) -> &mut Guard {
+    pub(crate) fn guard(&mut self) -> &mut Guard {
         &mut self.guard
     }
 
-    pub(super) fn starter(&self) -> &Starter {
+    pub(crate) fn starter(&self) -> &Starter {
         &self.starter
     }
 
@@ -158,8 +249,8 @@ impl Processes {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         });
         let (child, starting) = started.map_err(|error| fault(errno_of(error)))?;
-        let pid = child.id();
-        let group = Pid::from_raw(pid as i32);
+        let child = ChildProcess::from(child);
+        let (pid, group) = (child.id(), child.group());
         debug!("pool {}: process {pid} started", pool.id);
         self.guard.watch(group);
         prefer_for_oom_kill(pid);
@@ -261,6 +352,7 @@ impl Processes {
     /// A child has exited: a worker, the guard or several of them.
     pub(crate) fn on_child_exit(&mut self, io: &mut Io) {
         self.reap_all(io);
+        self.reap_strays();
         self.guard.check(io.now);
     }
 
@@ -268,7 +360,7 @@ impl Processes {
     fn reap_all(&mut self, io: &mut Io) {
         let mut at = 0;
         while at < self.list.len() {
-            if self.list[at].has_exited() {
+            if self.list[at].child.has_exited() {
                 self.reap(at, io);
             } else {
                 at += 1;
@@ -286,7 +378,7 @@ impl Processes {
         let _ = killpg(group, signal::Signal::SIGKILL);
         self.guard.forget(group);
         let mut process = self.list.remove(at);
-        let exit = process.exit();
+        let exit = process.child.collect().unwrap_or(Exit::Code(-1));
         // The exit of a process whose link was closed says nothing about the process that has replaced it.
         let is_replaced = self.list.iter().any(|process| process.worker == worker)
             || self.spawns.iter().any(|(queued, _)| *queued == worker);
@@ -335,14 +427,14 @@ fn watch_start(starting: &Starting, registry: &Registry) -> nix::Result<()> {
 }
 
 /// Makes the pipes of a new process a link.
-fn attach(worker: WorkerId, link: Link, child: &mut Child, io: &mut Io) -> nix::Result<()> {
+fn attach(worker: WorkerId, link: Link, child: &mut ChildProcess, io: &mut Io) -> nix::Result<()> {
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { unreachable!("all three are piped") };
     set_nonblocking(&stdin)?;
     set_nonblocking(&stdout)?;
     set_nonblocking(&stderr)?;
-    let mut peer = Peer::pipes(link, stdout.into(), stdin.into());
-    peer.stderr = Some(Box::new(Stderr::new(stderr.into(), worker, child.id())));
+    let mut peer = Peer::pipes(link, stdout, stdin);
+    peer.stderr = Some(Box::new(Stderr::new(stderr, worker, child.id())));
     peer.register(io.poll.registry()).map_err(errno_of)?;
     io.add(peer);
     Ok(())

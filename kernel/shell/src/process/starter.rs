@@ -43,6 +43,10 @@ impl Starter {
         Starter { binary: running_file(this_binary), limits }
     }
 
+    pub(crate) fn limits(&self) -> InheritedLimits {
+        self.limits
+    }
+
     /// The command that starts this. Its stdin, stdout and stderr are still to be set.
     pub(crate) fn command(&self, launch: &Launch, role: Role) -> Command {
         self.reporting(launch, role, None)
@@ -87,6 +91,12 @@ impl Starter {
 pub(crate) fn running_file(this_binary: &Path) -> PathBuf {
     let running = Path::new("/proc/self/exe");
     if cfg!(target_os = "linux") && running.exists() { running.to_owned() } else { this_binary.to_owned() }
+}
+
+impl From<OwnedFd> for Starting {
+    fn from(heard: OwnedFd) -> Starting {
+        Starting(heard)
+    }
 }
 
 impl Starting {

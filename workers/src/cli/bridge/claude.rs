@@ -11,18 +11,21 @@ use serde_json::{Value, json};
 
 use super::claude_options::Options;
 use super::claude_permission::Permission;
-use super::{Bridge, Effects, Opening, Question};
+use super::{Bridge, Effects, Opening, Question, forms};
 use crate::cli::format::Format;
 use crate::cli::format::claude::Claude as ClaudeFormat;
 use crate::cli::json::{count, items, string};
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::settings::{Reported, Settings};
+use crate::cli::tool::Tool;
 use crate::cli::turn_events::{End, TurnEvents};
 use crate::detect;
 
 const DEFAULT_MODEL: &str = "default";
 /// The mode in which no call waits for a permission.
 const NEVER_ASKS: &str = "bypassPermissions";
+/// The tool that asks the user something.
+const ASK: &str = "AskUserQuestion";
 
 #[derive(Default)]
 pub(super) struct Claude {
@@ -41,6 +44,10 @@ pub(super) struct Claude {
     /// The CLI is to resume a session and has not done so yet.
     is_resuming: bool,
     permissions: HashMap<String, Permission>,
+    /// Whether the client shows forms.
+    has_forms: bool,
+    /// The inputs of the calls that ask the user something, by the keys of their forms.
+    forms: HashMap<String, Value>,
     /// The models that have the mode `auto`.
     auto_models: Vec<String>,
     options: Options,
@@ -51,6 +58,7 @@ pub(super) struct Claude {
 impl Bridge for Claude {
     fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
+        self.has_forms = opening.has_forms;
         self.is_resuming = opening.session.or(opening.fork).is_some();
         self.format.asks = self.settings.mode != NEVER_ASKS;
         self.request(json!({ "subtype": "initialize" }), effects);
@@ -109,8 +117,9 @@ impl Bridge for Claude {
         match string(message, "type") {
             "control_request" => self.on_control_request(message, events, effects),
             "control_cancel_request" => {
-                if let Some((key, _)) = self.permissions.remove_entry(string(message, "request_id")) {
-                    effects.withdrawn.push(key);
+                let key = string(message, "request_id");
+                if self.permissions.remove(key).is_some() || self.forms.remove(key).is_some() {
+                    effects.withdrawn.push(key.to_owned());
                 }
             }
             "control_response" => self.on_control_response(&message["response"], events, effects),
@@ -128,15 +137,23 @@ impl Bridge for Claude {
     }
 
     fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        if let Some(input) = self.forms.remove(key) {
+            return respond(key, &forms::decision_of_claude(&input, result), effects);
+        }
         let Some(permission) = self.permissions.remove(key) else { return };
         let decision = permission.decision(result["outcome"]["optionId"].as_str());
         if decision["behavior"] == "allow" {
             events.call_running(&permission.call);
         }
         self.stops_planning = decision["interrupt"] == true;
-        let response = json!({ "subtype": "success", "request_id": key, "response": decision });
-        effects.messages.push(json!({ "type": "control_response", "response": response }));
+        respond(key, &decision, effects);
     }
+}
+
+/// Answers a control request of the CLI.
+fn respond(key: &str, response: &Value, effects: &mut Effects) {
+    let response = json!({ "subtype": "success", "request_id": key, "response": response });
+    effects.messages.push(json!({ "type": "control_response", "response": response }));
 }
 
 impl Claude {
@@ -174,7 +191,7 @@ impl Claude {
         }
     }
 
-    fn on_control_request(&mut self, message: &Value, events: &TurnEvents, effects: &mut Effects) {
+    fn on_control_request(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         let Some(key) = message["request_id"].as_str().map(ToOwned::to_owned) else { return };
         let request = &message["request"];
         if request["subtype"] != "can_use_tool" {
@@ -182,10 +199,28 @@ impl Claude {
             let response = json!({ "subtype": "error", "request_id": key, "error": error });
             return effects.messages.push(json!({ "type": "control_response", "response": response }));
         }
+        if request["tool_name"] == ASK && self.has_forms {
+            return self.ask(&key, request, events, effects);
+        }
         let has_auto_mode = self.auto_models.iter().any(|known| known == self.model());
         let (permission, call) = Permission::read(request, has_auto_mode, events);
         effects.questions.push(Question { key: key.clone(), call, options: permission.options() });
         self.permissions.insert(key, permission);
+    }
+
+    /// Has the user asked what a call wants to know. The client must know of the call before.
+    fn ask(&mut self, key: &str, request: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let (call, input) = (string(request, "tool_use_id"), &request["input"]);
+        let Some(form) = forms::of_claude(key, call, input) else {
+            let nothing = json!({ "behavior": "deny", "message": "There are no questions with choices." });
+            return respond(key, &nothing, effects);
+        };
+        if !events.knows_call(call) {
+            let tool = Tool::new(ASK, input, &events.cwd);
+            events.call_pending(call, tool, None);
+        }
+        self.forms.insert(key.to_owned(), input.clone());
+        effects.forms.push(form);
     }
 
     fn on_control_response(&mut self, response: &Value, events: &mut TurnEvents, effects: &mut Effects) {

@@ -17,7 +17,8 @@ use super::codex_approval::{
 use super::codex_commands::{self, Command, Local};
 use super::codex_items::{Items, fail_turn};
 use super::codex_params::{self, mcp_config, models, sandbox_policy};
-use super::{Bridge, Effects, Opening, Question, codex_plan};
+use super::{Bridge, Effects, Opening, Question, codex_plan, forms};
+use crate::cli::fault::Fault;
 use crate::cli::json::{items, string};
 use crate::cli::own_options::{COLLABORATION, NO_PLAN, ON, PLAN};
 use crate::cli::prompt::{Part, Prompt};
@@ -51,6 +52,10 @@ pub(super) struct Codex {
     /// The model and the effort that the CLI uses by default, if it has said so.
     defaults: Settings,
     questions: HashMap<String, Approval>,
+    /// Whether the client shows forms.
+    has_forms: bool,
+    /// The forms that the client has not answered yet.
+    forms: HashMap<String, Asked>,
     items: Items,
 }
 
@@ -65,6 +70,12 @@ enum Turn {
     Prompt(Value),
     /// The method and the params, without the thread.
     Command(&'static str, Value),
+}
+
+/// Who asked with a form: the id of the CLI's request, and the questions of its model, or an MCP server.
+enum Asked {
+    Model { id: Value, questions: Value },
+    Server { id: Value },
 }
 
 #[derive(PartialEq, Eq)]
@@ -84,6 +95,7 @@ enum Request {
 impl Bridge for Codex {
     fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
+        self.has_forms = opening.has_forms;
         self.mode = opening.settings.mode.clone();
         self.cwd = opening.cwd.to_string_lossy().into_owned();
         let mut params = Map::new();
@@ -171,6 +183,13 @@ impl Bridge for Codex {
                 events,
                 effects,
             );
+        }
+        if let Some(asked) = self.forms.remove(key) {
+            let (id, answer) = match asked {
+                Asked::Model { id, questions } => (id, forms::answers_of_codex(&questions, result)),
+                Asked::Server { id } => (id, forms::answer_of_server(result)),
+            };
+            return effects.messages.push(json!({ "id": id, "result": answer }));
         }
         let Some(approval) = self.questions.remove(key) else { return };
         let outcome = &result["outcome"];
@@ -378,7 +397,7 @@ impl Codex {
                 self.thread = result["thread"]["id"].as_str().map(ToOwned::to_owned);
                 if self.thread.is_none() {
                     effects.needs_restart = true;
-                    return events.fail(false, "it did not say what it calls the session");
+                    return events.fail(Fault::Runtime, "it did not say what it calls the session");
                 }
                 events.set_session(&result["thread"]["id"]);
                 events.commands(codex_commands::offered(&Value::Null));
@@ -453,7 +472,8 @@ impl Codex {
         let is_ours = params["threadId"].is_null() || params["threadId"].as_str() == self.thread.as_deref();
         match string(message, "method") {
             "serverRequest/resolved" => {
-                if let Some((key, _)) = self.questions.remove_entry(&params["requestId"].to_string()) {
+                let key = params["requestId"].to_string();
+                if self.questions.remove(&key).is_some() || self.forms.remove(&key).is_some() {
                     effects.withdrawn.push(key);
                 }
             }
@@ -497,11 +517,24 @@ impl Codex {
                 let none = json!({ "permissions": {}, "scope": "turn" });
                 (vec![(ALLOW, granted("turn")), (SESSION, granted("session"))], none.clone(), none)
             }
+            "item/tool/requestUserInput" if self.has_forms => {
+                let key = id.to_string();
+                effects.forms.push(forms::of_codex(&key, params));
+                let asked = Asked::Model { id: id.clone(), questions: params["questions"].clone() };
+                self.forms.insert(key, asked);
+                return;
+            }
             "item/tool/requestUserInput" => {
                 return effects.messages.push(json!({ "id": id, "result": { "answers": {} } }));
             }
             "mcpServer/elicitation/request" if codex_approval::is_about_tool(params) => {
                 return self.ask_about_tool(id, params, events, effects);
+            }
+            "mcpServer/elicitation/request" if self.has_forms && forms::is_form_of_server(params) => {
+                let key = id.to_string();
+                effects.forms.push(forms::of_server(&key, params));
+                self.forms.insert(key, Asked::Server { id: id.clone() });
+                return;
             }
             "mcpServer/elicitation/request" => {
                 return effects.messages.push(json!({ "id": id, "result": { "action": "decline" } }));

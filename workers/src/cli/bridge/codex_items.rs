@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use crate::cli::fault::Fault;
 use crate::cli::format::codex_exec::sub_agent;
-use crate::cli::format::text::{inner_message, is_auth_error, text_content, without_shell};
+use crate::cli::format::text::{inner_message, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, add_diff_line, plan_entries};
 use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
@@ -197,12 +198,19 @@ pub(super) fn fail_turn(error: &Value, events: &mut TurnEvents) {
     let message = error["message"].as_str().map_or_else(|| "the turn failed".to_owned(), inner_message);
     let info = &error["codexErrorInfo"];
     let status = info.as_object().into_iter().flat_map(|info| info.values());
-    let is_refused =
-        status.map(|one| count(one, "httpStatusCode")).any(|status| status == 401 || status == 403);
+    let status = status.map(|one| count(one, "httpStatusCode")).max().unwrap_or(0);
+    let fault = match info.as_str() {
+        Some("unauthorized") => Fault::Authentication,
+        Some("contextWindowExceeded") => Fault::Context,
+        Some("usageLimitExceeded" | "sessionBudgetExceeded") => Fault::Quota,
+        Some("rateLimitExceeded") => Fault::RateLimit,
+        Some("serverOverloaded") => Fault::Overloaded,
+        _ => Fault::new(status, &message),
+    };
     if message.contains("max_output_tokens") {
         events.stop(acp::StopReason::MaxTokens);
     } else {
-        events.fail(is_refused || info == "unauthorized" || is_auth_error(&message), &message);
+        events.fail(fault, &message);
     }
 }
 

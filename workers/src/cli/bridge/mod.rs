@@ -13,6 +13,7 @@ mod codex_commands;
 pub(super) mod codex_items;
 pub(super) mod codex_params;
 mod codex_plan;
+mod forms;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +45,7 @@ pub(super) trait Bridge: Send {
     /// Takes one message of the CLI.
     fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects);
 
-    /// Takes the client's answer to the question with this key. The result is null if the client refused.
+    /// Takes the client's answer to the question or the form with this key. The result is null if the client refused.
     fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects);
 }
 
@@ -57,6 +58,8 @@ pub(super) struct Opening<'a> {
     pub(super) settings: &'a Settings,
     /// Used by a CLI that takes them in its own protocol.
     pub(super) opened: &'a Opened,
+    /// Whether the client shows forms.
+    pub(super) has_forms: bool,
 }
 
 /// What the caller of a bridge must do.
@@ -65,7 +68,9 @@ pub(super) struct Effects {
     /// Messages to the CLI, in order.
     pub(super) messages: Vec<Value>,
     pub(super) questions: Vec<Question>,
-    /// Keys of questions that the CLI no longer waits for.
+    /// Questions that the user answers in words or with several choices.
+    pub(super) forms: Vec<Form>,
+    /// Keys of questions and forms that the CLI no longer waits for.
     pub(super) withdrawn: Vec<String>,
     /// The models that the CLI has listed.
     pub(super) models: Option<Vec<Model>>,
@@ -91,6 +96,15 @@ pub(super) struct Question {
     pub(super) key: String,
     pub(super) call: acp::ToolCallUpdate,
     pub(super) options: Vec<acp::PermissionOption>,
+}
+
+pub(super) struct Form {
+    pub(super) key: String,
+    /// The id of the call that waits for the answers.
+    pub(super) call: Option<String>,
+    pub(super) message: String,
+    /// The fields, as ACP describes them.
+    pub(super) schema: Value,
 }
 
 /// Returns `None` for a format that has no bridge.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::cli::fault::Fault;
 use crate::cli::prompt::Part;
 use crate::cli::turn_events::{End, Tokens};
 
@@ -76,8 +77,14 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
     let mut effects = Effects::default();
     let start = settings(&Map::new());
     let opened = Opened::default();
-    let opening =
-        Opening { cwd: Path::new("/work"), session: None, fork: None, settings: &start, opened: &opened };
+    let opening = Opening {
+        cwd: Path::new("/work"),
+        session: None,
+        fork: None,
+        settings: &start,
+        opened: &opened,
+        has_forms: true,
+    };
     bridge.open(&opening, &mut effects);
     replayed.take(&mut effects, &mut events, &mut asked);
     for step in steps {
@@ -114,6 +121,7 @@ impl Replayed {
         let Effects {
             messages,
             questions,
+            forms,
             withdrawn,
             models,
             default_model,
@@ -126,7 +134,7 @@ impl Replayed {
             needs_restart,
         } = std::mem::take(effects);
         if let Some(message) = logged_out {
-            events.fail(true, &message);
+            events.fail(Fault::Authentication, &message);
         }
         self.lines.extend(default_model.map(|name| json!({ "default": name })));
         for update in events.updates.drain(..) {
@@ -142,6 +150,10 @@ impl Replayed {
                 question.options.iter().map(|one| json!([one.option_id, one.name])).collect();
             self.lines.push(json!({ "asks": question.call, "options": options }));
             asked.push(question.key);
+        }
+        for form in forms {
+            self.lines.push(json!({ "form": form.schema, "message": form.message, "call": form.call }));
+            asked.push(form.key);
         }
         asked.retain(|key| !withdrawn.contains(key));
         if let Some(models) = models {
@@ -166,8 +178,9 @@ impl Replayed {
             events.fail_open_calls();
             let stop = match end {
                 End::Stop(reason) => json!(reason),
-                End::Fault { is_auth, message } => {
-                    json!({ "code": if is_auth { -32000 } else { -32603 }, "message": message })
+                End::Fault { fault, message } => {
+                    let code = if fault == Fault::Authentication { -32000 } else { -32603 };
+                    json!({ "code": code, "message": message })
                 }
             };
             let usage = json!(events.tokens.map(|tokens| tokens.usage()));

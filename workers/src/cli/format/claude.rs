@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::claude_result::shown;
-use super::text::is_auth_error;
+use crate::cli::fault::Fault;
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};
@@ -368,7 +368,7 @@ fn end_turn(event: &Value, events: &mut TurnEvents) {
         events.stop(acp::StopReason::Cancelled);
     } else if event["is_error"] == true || subtype.starts_with("error_") {
         let status = count(event, "api_error_status");
-        events.fail(status == 401 || status == 403 || (status == 0 && is_auth_error(&message)), &message);
+        events.fail(Fault::new(status, &message), &message);
     } else {
         events.stop(acp::StopReason::EndTurn);
     }

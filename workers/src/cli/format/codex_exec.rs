@@ -11,7 +11,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::Format;
-use super::text::{inner_message, is_auth_error, text_content, without_shell};
+use super::text::{inner_message, text_content, without_shell};
+use crate::cli::fault::Fault;
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, plan_entries};
 use crate::cli::turn_events::{CallResult, Shown, Tokens, TurnEvents};
@@ -44,7 +45,7 @@ impl Format for CodexExec {
                 if message.contains("max_output_tokens") {
                     events.stop(acp::StopReason::MaxTokens);
                 } else {
-                    events.fail(is_auth_error(&message), &message);
+                    events.fail(Fault::said(&message), &message);
                 }
             }
             "turn.completed" => {

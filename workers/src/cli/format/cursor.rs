@@ -9,7 +9,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::Format;
-use super::text::{is_auth_error, text_content};
+use super::text::text_content;
+use crate::cli::fault::Fault;
 use crate::cli::json::{count, string, text};
 use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};
@@ -51,7 +52,7 @@ impl Format for Cursor {
                 }
                 if event["is_error"] == true {
                     let message = event["result"].as_str().unwrap_or("the turn failed");
-                    events.fail(is_auth_error(message), message);
+                    events.fail(Fault::said(message), message);
                 } else {
                     events.stop(acp::StopReason::EndTurn);
                 }

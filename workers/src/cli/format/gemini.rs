@@ -4,7 +4,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::Format;
-use super::text::{inner_message, is_auth_error};
+use super::text::inner_message;
+use crate::cli::fault::Fault;
 use crate::cli::json::{count, string, text};
 use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};
@@ -55,7 +56,7 @@ impl Format for Gemini {
                     return events.stop(acp::StopReason::EndTurn);
                 }
                 let message = event["error"]["message"].as_str().unwrap_or("the turn failed");
-                events.fail(is_auth_error(message), &inner_message(message));
+                events.fail(Fault::said(message), &inner_message(message));
             }
             _ => events.unknown += 1,
         }

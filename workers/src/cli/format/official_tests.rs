@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::tests::replay;
+use crate::cli::fault::Fault;
 use crate::cli::turn_events::{End, TurnEvents};
 
 /// A turn: its golden case, its text, its thoughts, its calls (kind, title, status) and its end.
@@ -100,8 +101,8 @@ fn every_turn_is_reported_like_the_official_adapters_do() {
         assert_eq!(calls_of(&events), calls, "{name}");
         let actual = match &events.end {
             Some(End::Stop(reason)) => json!(reason).as_str().unwrap().to_owned(),
-            Some(End::Fault { is_auth: true, .. }) => "-32000".to_owned(),
-            Some(End::Fault { is_auth: false, .. }) => "-32603".to_owned(),
+            Some(End::Fault { fault: Fault::Authentication, .. }) => "-32000".to_owned(),
+            Some(End::Fault { .. }) => "-32603".to_owned(),
             None => "nothing".to_owned(),
         };
         assert_eq!(actual, *end, "{name}");

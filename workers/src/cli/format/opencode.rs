@@ -4,7 +4,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::Format;
-use super::text::is_auth_error;
+use crate::cli::fault::Fault;
 use crate::cli::json::{count, string, text};
 use crate::cli::tool::{Edit, Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};
@@ -44,8 +44,7 @@ impl Format for Opencode {
                 }
                 let message = error["data"]["message"].as_str().unwrap_or(name);
                 let status = count(&error["data"], "statusCode");
-                events
-                    .fail(status == 401 || status == 403 || (status == 0 && is_auth_error(message)), message);
+                events.fail(Fault::new(status, message), message);
             }
             _ => events.unknown += 1,
         }
@@ -76,7 +75,7 @@ impl Opencode {
             "stop" => events.stop(acp::StopReason::EndTurn),
             "length" => events.stop(acp::StopReason::MaxTokens),
             "content-filter" => events.stop(acp::StopReason::Refusal),
-            "error" => events.fail(false, "the model ended with an error"),
+            "error" => events.fail(Fault::Runtime, "the model ended with an error"),
             _ => {}
         }
     }

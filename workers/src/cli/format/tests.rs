@@ -63,7 +63,7 @@ fn lines(events: &TurnEvents) -> String {
     let mut lines: Vec<String> = events.updates.iter().map(|update| json!(update).to_string()).collect();
     let end = match &events.end {
         Some(End::Stop(reason)) => json!({ "stopReason": reason }),
-        Some(End::Fault { is_auth, message }) => json!({ "error": message, "isAuth": is_auth }),
+        Some(End::Fault { fault, message }) => json!({ "error": message, "kind": fault.name() }),
         None => json!({ "end": null }),
     };
     let usage = events.tokens.map(|tokens| tokens.usage());

@@ -2,28 +2,6 @@
 
 use serde_json::Value;
 
-/// Whether an error message is about authentication.
-pub(in crate::cli) fn is_auth_error(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    const SIGNS: [&str; 14] = [
-        "401",
-        "403",
-        "unauthorized",
-        "authentication",
-        "auth_error",
-        "permission_denied",
-        "invalid api key",
-        "invalid x-api-key",
-        "not logged in",
-        "please log in",
-        "set an auth method",
-        "no auth type",
-        "api key not found",
-        "/login",
-    ];
-    SIGNS.iter().any(|sign| message.contains(sign))
-}
-
 /// Unwraps an error message that is JSON or has JSON inside.
 pub(in crate::cli) fn inner_message(message: &str) -> String {
     let bare =

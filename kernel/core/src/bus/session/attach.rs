@@ -28,7 +28,7 @@ enum CatchUp {
 
 impl Bus {
     /// A session that was left goes on with this client. The client gets what it missed, then the answer.
-    pub(in crate::bus) fn attach(
+    pub(in crate::bus) fn take_up(
         &mut self,
         link: Link,
         key: SessionKey,
@@ -53,8 +53,9 @@ impl Bus {
         self.detach(key);
         self.attach_children(key, link);
         let mut missed = self.take_offline(key);
-        if was_guest || catch_up == CatchUp::Logged {
-            missed.retain(|held| held.message().is_request());
+        // Who was a guest has heard it, and the log or the agent tells it again.
+        if was_guest || matches!(catch_up, CatchUp::Logged | CatchUp::CloseAndLoad | CatchUp::Overflow) {
+            missed.clear();
         }
         self.serve(to, link);
         self.sessions.set_owner(key, Some(link));
@@ -66,17 +67,14 @@ impl Bus {
             client.sessions.insert(bus_token, key);
         }
         let has_guests = !session.guests.is_empty();
-        let is_told_again = matches!(catch_up, CatchUp::CloseAndLoad | CatchUp::Overflow);
-        // Requests of the agent are not told again, and must be answered.
-        for held in missed.into_iter().filter(|held| !is_told_again || held.message().is_request()) {
-            self.sessions.keep_unheard(key, held, &mut self.held);
+        for numbered in missed {
+            session.offline.push_back(numbered, &mut self.held);
         }
-        let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
         match catch_up {
             CatchUp::Kept | CatchUp::Logged => {
                 if catch_up == CatchUp::Logged {
                     let token = session.bus_token.clone();
-                    self.send_history(link, key, &token);
+                    self.send_history(link, key, &token, None);
                 }
                 self.deliver_missed(key);
                 self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(key), None, message);
@@ -145,12 +143,10 @@ impl Bus {
     pub(in crate::bus) fn detach(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(owner) = session.owner else { return };
-        self.abstain(key, owner);
-        let Some(session) = self.sessions.get(key) else { return };
         if let Some(client) = self.clients.get_mut(owner) {
             client.sessions.remove(session.bus_name(), key);
         }
         self.sessions.set_owner(key, None);
-        self.buffer_pending(key, owner);
+        self.release_client(key, owner);
     }
 }

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
+use crate::state::offline::Numbered;
 use crate::state::session_id::token;
 use crate::state::session_index::SessionIndex;
-use crate::wire::message::{Held, Message};
+use crate::wire::message::Message;
 
 impl Bus {
     /// Binds the session that this message of `parent` announces, if it is not bound yet. Returns its agent name.
@@ -62,8 +63,8 @@ impl Bus {
             client.sessions.insert(child.bus_token.clone(), key);
         }
         let name: Box<[u8]> = child.agent_name().into();
-        for held in child.offline.take(&mut self.held) {
-            worker.early.push(name.clone(), held, &mut self.held);
+        for missed in child.offline.take(&mut self.held) {
+            worker.early.push(name.clone(), missed.held, &mut self.held);
         }
         self.sessions.set_owner(key, owner);
         self.add_guests_of_parent(key, parent);
@@ -83,7 +84,7 @@ impl Bus {
     }
 
     /// Takes what was missed of a session and its children. A child that is taken up alone leaves its parent.
-    pub(in crate::bus) fn take_offline(&mut self, key: SessionKey) -> VecDeque<Held> {
+    pub(in crate::bus) fn take_offline(&mut self, key: SessionKey) -> VecDeque<Numbered> {
         let root = self.sessions.root(key);
         let mut offline = match self.sessions.get_mut(root) {
             Some(session) => std::mem::take(&mut session.offline),

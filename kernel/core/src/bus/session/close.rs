@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::api::micros;
 use crate::bus::Bus;
+use crate::bus::keep;
 use crate::id::{CallKey, SessionKey, WorkerId};
 use crate::limit::CLOSE_TIMEOUT;
 use crate::mutants::{Check, enabled};
@@ -44,16 +45,12 @@ impl Bus {
         let (Some(call), Some(worker)) = (call, self.workers.get_mut(id)) else { return };
         self.calls.keep_params(call, agent);
         worker.closings.insert(agent.clone(), call);
-        if !std::mem::replace(&mut worker.close_alarm, true) {
-            self.alarms.set(self.now + CLOSE_TIMEOUT, Alarm::Closings(id));
-        }
+        self.alarms.arm(self.now + CLOSE_TIMEOUT, Alarm::Closings(id));
     }
 
     /// Forgets closings that the agent has not answered in time.
     pub(in crate::bus) fn closings_overdue(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        worker.close_alarm = false;
-        let endpoint = worker.endpoint;
+        let Some(endpoint) = self.workers.get(id).map(|worker| worker.endpoint) else { return };
         let timeout_us = micros(CLOSE_TIMEOUT);
         let closings =
             self.calls.incoming_calls(endpoint).filter(|(_, call)| call.purpose == Purpose::EndSession);
@@ -65,11 +62,9 @@ impl Bus {
                 {
                     self.closed_at_agent(id, key, &call);
                 }
-            } else if let Some(worker) = self.workers.get_mut(id)
-                && !std::mem::replace(&mut worker.close_alarm, true)
-            {
+            } else {
                 let left = Duration::from_micros(timeout_us - age_us);
-                self.alarms.set(self.now + left, Alarm::Closings(id));
+                self.alarms.arm(self.now + left, Alarm::Closings(id));
             }
         }
         self.check_idle(id);
@@ -122,18 +117,10 @@ impl Bus {
             self.fail_calls(waiting, &RpcError::unknown_session());
         }
         self.end_recovery(key, &RpcError::unknown_session());
-        self.withdraw_alone(key, false);
-        let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
-        let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
-        let unheard = session.offline.take(&mut self.held);
-        let asked = session.guests.every_leg();
-        self.refuse_unheard(key, unheard);
-        self.fail_calls(pending, &RpcError::client_gone());
-        for (link, call) in asked {
-            self.calls.end(call);
-            self.tell_withdrawn(link, call);
-        }
+        let unanswered = self.withdraw_questions(key);
+        self.refuse_unheard(key, &unanswered);
         self.tell_event(key, "ended", "");
+        keep::ended(self, key);
         let Some(mut session) = self.unbind(key) else { return BTreeSet::new() };
         if let Some(id) = session.worker {
             self.check_idle(id);

@@ -8,6 +8,8 @@ use serde::Deserialize;
 use crate::bus::Bus;
 use crate::bus::admin::params_of;
 use crate::bus::from_client::Routed;
+use crate::bus::past::{self, Told};
+use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
 use crate::bus::session::load::Wants;
 use crate::bus::status::{Report, session_label};
@@ -52,8 +54,13 @@ enum History {
 }
 
 impl Bus {
-    /// `_bus/attach`: the client joins a session.
-    pub(in crate::bus) fn attach_guest(&mut self, link: Link, message: Message<'_>) -> Routed {
+    /// `_bus/attach`: the client joins a session. `told` is what it has heard of it by now.
+    pub(in crate::bus) fn attach_guest(
+        &mut self,
+        link: Link,
+        message: Message<'_>,
+        told: Option<Told>,
+    ) -> Routed {
         let params: Attach = params_of(message)?;
         let role = match params.role.as_deref() {
             None | Some("control" | "controller") => Role::Control,
@@ -71,9 +78,14 @@ impl Bus {
             }
         };
         let key = self.find_shared(link, params.session.as_bytes(), message)?;
-        let token = self.join(link, key, None, role, false)?;
+        if history == History::Full && told.is_none() && past::begins(self, link, key, message) {
+            return Ok(());
+        }
+        // What others are asked is theirs to answer. What nobody is asked would wait for ever.
+        let asked_from = if history == History::Nothing { self.sessions.next_order() } else { 0 };
+        let token = self.join(link, key, None, Guest { role, asked_from, ..Guest::controlling() })?;
         self.clients.set_hears_events(link);
-        let is_whole = history != History::Full || self.send_history(link, key, &token);
+        let is_whole = history != History::Full || self.send_history(link, key, &token, told);
         let Some(session) = self.sessions.get(key) else { return Err(RpcError::unknown_session()) };
         let owner = session.owner.map_or("null".to_owned(), |owner| self.quoted_name(owner));
         let role = if session.owner == Some(link) { Role::Control } else { role };
@@ -86,12 +98,7 @@ impl Bus {
         if let Some(id) = message.id() {
             self.links.send(link, &spelled_result_line(id, result.as_bytes()), &[]);
         }
-        if history == History::Nothing {
-            // What others are asked is theirs to answer. What nobody was asked would wait for ever.
-            self.ask_offline(key);
-        } else {
-            self.ask_pending(key, link);
-        }
+        self.settle_joined(key, link);
         self.tell_attached(key, link, role);
         Ok(())
     }
@@ -152,7 +159,7 @@ impl Bus {
             return Ok(());
         }
         if session.guests.get(link).is_none() {
-            self.join(link, key, None, Role::Control, false)?;
+            self.join(link, key, None, Guest::controlling())?;
         }
         self.answer_done(link, message);
         self.hand_over(key, id, link);
@@ -163,7 +170,7 @@ impl Bus {
     fn take_lost(&mut self, link: Link, key: SessionKey, message: Message<'_>) -> Routed {
         let session = self.sessions.get(key).filter(|session| session.reopen.is_some());
         session.ok_or_else(RpcError::lost_session)?;
-        self.join(link, key, None, Role::Control, false)?;
+        self.join(link, key, None, Guest::controlling())?;
         self.answer_done(link, message);
         self.make_owner(key, link);
         self.tell_owner(key, link);
@@ -175,7 +182,8 @@ impl Bus {
     fn move_session(&mut self, key: SessionKey, from: WorkerId, link: Link) -> Routed {
         let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
         let pool = session.reopen.as_ref().map(|reopen| reopen.pool);
-        let is_quiet = !session.has_turn() && session.pending.is_empty() && !session.is_recovering();
+        let is_asked = session.questions.iter().any(|(_, question)| question.is_asked());
+        let is_quiet = !session.has_turn() && !is_asked && !session.is_recovering();
         let (Some(pool), None, true) = (pool, session.owner, is_quiet) else {
             return Err(RpcError::busy(
                 "the process of this session was initialized for a client with other capabilities; it can be joined, \
@@ -184,11 +192,11 @@ impl Bus {
         };
         let agent = session.agent_token.clone();
         self.choose_worker(link, pool, Need::Session)?;
-        self.join(link, key, None, Role::Control, false)?;
+        self.join(link, key, None, Guest::controlling())?;
         for child in self.sessions.descendants(key) {
             self.end_session(child);
         }
-        self.refuse_offline_requests(key);
+        self.refuse_unasked(key);
         if let Some(worker) = self.workers.get_mut(from) {
             worker.sessions.remove(agent.name(), key);
         }
@@ -245,7 +253,6 @@ impl Bus {
         {
             worker.dedicated_to = Some(link);
         }
-        self.ask_pending(key, link);
         self.tell_owner(key, link);
     }
 
@@ -263,17 +270,17 @@ impl Bus {
         let old = session.owner;
         session.is_renamed = false;
         // The guest has heard what was kept for the next owner, but for what the agent asks.
-        session.offline.drop_said(&mut self.held);
+        session.offline.take(&mut self.held);
         session.offline_overflow = false;
         if let Some(old) = old.filter(|old| self.clients.get(*old).is_some()) {
-            let guest = Guest { token: before, role: Role::Control, joined_by_load: true };
+            let guest = Guest { token: before, joined_by_load: true, ..Guest::controlling() };
             session.guests.insert(old, guest);
         }
         self.sessions.set_owner(key, Some(link));
         if let Some(session) = self.sessions.get_mut(key) {
             session.count(&mut self.held);
         }
-        self.deliver_missed(key);
+        self.settle_client(key, link);
     }
 
     /// `session/load` or `session/resume` of a session that another client has open.
@@ -287,18 +294,16 @@ impl Bus {
         let root = self.sessions.root(key);
         let worker = self.sessions.worker_of(root).and_then(|id| self.workers.get(id));
         let wants = Wants::of(message, worker.map(|worker| worker.capabilities).unwrap_or_default());
-        let token = self.join(link, root, Some(name), Role::Control, true)?;
+        let asked_from = if wants == Wants::Replay { 0 } else { self.sessions.next_order() };
+        let guest = Guest { joined_by_load: true, asked_from, ..Guest::controlling() };
+        let token = self.join(link, root, Some(name), guest)?;
         if wants == Wants::Replay {
-            self.send_history(link, root, &token);
+            self.send_history(link, root, &token, None);
         }
         self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(root), None, message);
         let renamed = if token.name() == name { None } else { Some(token) };
         self.answer_guest(link, root, message.id().unwrap_or_default(), renamed);
-        if wants == Wants::Replay {
-            self.ask_pending(root, link);
-        } else {
-            self.ask_offline(root);
-        }
+        self.settle_joined(root, link);
         self.tell_attached(root, link, Role::Control);
         Ok(())
     }
@@ -311,6 +316,7 @@ impl Bus {
         let answer = spelled_result_line(id, named.as_deref().unwrap_or(opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);
+        self.tell_commands(link, key);
     }
 
     /// Whether a client may join a session of another, or has: its pool shared it when it was opened, and does still.
@@ -342,10 +348,11 @@ impl Bus {
             found = self.sessions.named_by_agent(agent_name(name)).find_map(tagged);
         }
         if found.is_none() {
-            let pool = self.pools.of(client.pool, message)?;
+            let pool = Rights::of(self).pool(link, message)?;
             found = self.index().find(pool, name, self.agent_name(pool, name).0);
         }
         let key = found.map(|key| self.sessions.root(key)).ok_or_else(RpcError::unknown_session)?;
+        Rights::of(self).check_session(link, key, name)?;
         self.worker_of(key);
         self.let_go_if_due(key);
         self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
@@ -377,7 +384,6 @@ impl Bus {
         all.push(key);
         for key in all {
             self.end_turn(key, &RpcError::closed_session());
-            self.withdraw_alone(key, true);
             self.end_session(key);
         }
         Ok(())
@@ -390,8 +396,7 @@ impl Bus {
         link: Link,
         key: SessionKey,
         name: Option<&[u8]>,
-        role: Role,
-        joined_by_load: bool,
+        guest: Guest,
     ) -> Result<Token, RpcError> {
         self.check_held()?;
         let client = self.clients.find(link)?;
@@ -413,30 +418,30 @@ impl Bus {
                 "this session speaks version {version} of the protocol, and this client was initialized with {own}"
             )));
         }
-        let known = session.guests.get(link).cloned();
-        let gives_up_control = role == Role::Observe && known.as_ref().is_some_and(|it| it.role != role);
-        let token = match known {
-            Some(guest) => guest.token,
+        let token = match session.guests.get(link) {
+            Some(guest) => guest.token.clone(),
             None => {
                 let (bus, agent) = (session.bus_name().to_owned(), session.agent_name().to_owned());
                 self.name_for(link, name.unwrap_or(&bus), &agent).0
             }
         };
-        self.add_guest(key, link, Guest { token: token.clone(), role, joined_by_load });
+        self.add_guest(key, link, Guest { token: token.clone(), ..guest.clone() });
         let children = self.sessions.descendants(key);
         self.leftovers.spend(children.len());
         for child in children {
             if let Some(session) = self.sessions.get(child) {
                 let token = session.bus_token.clone();
-                self.add_guest(child, link, Guest { token, role, joined_by_load });
-            }
-        }
-        if gives_up_control {
-            for joined in self.sessions.descendants(key).into_iter().chain([key]) {
-                self.abstain(joined, link);
+                self.add_guest(child, link, Guest { token, ..guest.clone() });
             }
         }
         Ok(token)
+    }
+
+    /// Who has joined a session and those of its subagents, or has another role there, is asked what it may answer.
+    fn settle_joined(&mut self, key: SessionKey, link: Link) {
+        for joined in self.sessions.descendants(key).into_iter().chain([key]) {
+            self.settle_client(joined, link);
+        }
     }
 
     fn add_guest(&mut self, key: SessionKey, link: Link, guest: Guest) {
@@ -496,19 +501,8 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(link) {
             client.sessions.remove(guest.token.name(), key);
         }
-        self.abstain(key, link);
+        self.settle_client(key, link);
         true
-    }
-
-    /// Who only observes a session cannot load or resume it.
-    pub(in crate::bus) fn check_controls(&self, link: Link, key: SessionKey) -> Result<(), RpcError> {
-        let guest = self.sessions.get(key).and_then(|session| session.guests.get(link));
-        match guest {
-            Some(guest) if guest.role == Role::Observe && enabled(Check::Observer) => {
-                Err(RpcError::read_only())
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Whether this client may send this message about a session that it does not own. True: it is dealt with.
@@ -528,7 +522,9 @@ impl Bus {
                 Ok(true)
             }
             _ if role == Role::Observe && enabled(Check::Observer) => Err(RpcError::read_only()),
-            b"session/delete" | b"nes/close" => Err(RpcError::not_owner()),
+            b"session/delete" | b"session/archive" | b"_session/archive" | b"nes/close" => {
+                Err(RpcError::not_owner())
+            }
             b"session/fork" if !self.is_compatible_with(link, key) => Err(RpcError::not_owner()),
             _ => Ok(false),
         }
@@ -547,17 +543,14 @@ impl Bus {
         let all = owner.into_iter().chain(guests);
         let hearers: Vec<(Link, Token)> = all.filter(|(link, _)| self.clients.hears_events(*link)).collect();
         let (line, span) = event_line(event, more);
+        // An event is not worth a pause of anybody, but for the last one of a session: a client that missed it would
+        // believe that it is still in the session.
+        let is_last = event == "ended" && enabled(Check::EndTold);
         for (link, token) in hearers {
-            // An event is not worth a pause of anybody.
-            if self.keeps_up(link, 0) {
+            if is_last || self.keeps_up(link, 0) {
                 self.send_own_to(link, &line, Edit::new(span, &token));
             }
         }
-    }
-
-    pub(in crate::bus) fn send_event(&mut self, link: Link, token: &[u8], event: &str, more: &str) {
-        let (line, span) = event_line(event, more);
-        self.send_own_to(link, &line, Edit::new(span, token));
     }
 
     /// The name of a client as a JSON string.
@@ -567,7 +560,7 @@ impl Bus {
 }
 
 /// A `_bus/session` event, and where the name of the session goes, which each client has its own of.
-fn event_line(event: &str, more: &str) -> (Vec<u8>, Span) {
+pub(super) fn event_line(event: &str, more: &str) -> (Vec<u8>, Span) {
     let start = r#"{"jsonrpc":"2.0","method":"_bus/session","params":{"session":"#;
     let line = format!(r#"{start},"event":"{event}"{more}}}}}"#);
     (line.into_bytes(), Span::new(start.len(), start.len()))

@@ -1,11 +1,15 @@
 //! What the clients of a session hear beside its owner: what the agent says now, what it has said, and the prompts.
 
+use super::guests::event_line;
 use crate::bus::Bus;
+use crate::bus::keep::{self, By};
+use crate::bus::past::Told;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{
     PROMPT_ADDED_BYTES, PROMPT_ADDED_TIMES, PROMPT_BLOCKS, PROMPT_BLOCKS_LEAST, PROMPT_SENDS,
 };
 use crate::mutants::{Check, enabled};
+use crate::state::opening::{Opening, SettingKind};
 use crate::state::session_id::Token;
 use crate::state::session_log::Logged;
 use crate::state::sessions::LogLimits;
@@ -41,10 +45,13 @@ impl Bus {
         message: Message<'_>,
         edits: &[Edit<'_>],
     ) {
-        let Some(session) = self.sessions.get(key).filter(|session| session.is_logged()) else { return };
-        let has_guests = !session.guests.is_empty();
-        self.sessions.log(key, message.line, edits, self.log_limits());
-        if has_guests {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (is_logged, has_guests) = (session.is_logged(), !session.guests.is_empty());
+        if is_logged {
+            self.sessions.log(key, message.line, edits, self.log_limits());
+        }
+        keep::line(self, key, By::Agent, message.line, edits, is_logged);
+        if is_logged && has_guests {
             self.tell_guests(id, key, message);
         }
     }
@@ -113,13 +120,14 @@ impl Bus {
         if let Some(guest) = guest
             && self.clients.hears_events(link)
         {
-            self.send_event(link, &guest.token, "behind", "");
+            let (line, span) = event_line("behind", "");
+            self.send_own_to(link, &line, Edit::new(span, &guest.token));
         }
         self.detach_guest(root, link);
     }
 
     /// Whether the agent of a session tells prompts itself, as those of ACP's second version do.
-    fn says_prompts(&self, key: SessionKey) -> bool {
+    pub(in crate::bus) fn says_prompts(&self, key: SessionKey) -> bool {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         worker.is_some_and(|worker| worker.capabilities.reports_turn_state)
     }
@@ -169,6 +177,44 @@ impl Bus {
         self.tell_event(key, "turn", &format!(r#","turn":"running","by":{by}"#));
     }
 
+    /// A client has set a mode or an option. Many agents tell nobody but the client that asked, so the bus tells the
+    /// others, unless the agent has.
+    pub(in crate::bus) fn setting_made(
+        &mut self,
+        (key, by): (SessionKey, Option<Link>),
+        kind: SettingKind,
+        params: &[u8],
+        result: Option<&[u8]>,
+    ) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let is_new = session.save_setting(kind, params, result);
+        session.count(&mut self.held);
+        let Some(update) = kind.update(params, result).filter(|_| is_new && !session.guests.is_empty())
+        else {
+            return;
+        };
+        let line = [TOLD_START, br#","update":"#, &update, b"}}"].concat();
+        let others = match by {
+            Some(by) => self.others(key, by),
+            None => return,
+        };
+        for (link, token) in others {
+            if self.keeps_up(link, line.len()) {
+                self.links.send(link, &line, &[Edit::new(TOLD_TOKEN, &token)]);
+            }
+        }
+    }
+
+    /// A client that does not hear the session again is told the commands that its agent has now.
+    pub(in crate::bus) fn tell_commands(&mut self, link: Link, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let commands = session.opening.as_ref().and_then(Opening::commands);
+        if let (Some(commands), Some(token)) = (commands, session.token_of(link)) {
+            let line = [TOLD_START, br#","update":"#, commands, b"}}"].concat();
+            self.links.send(link, &line, &[Edit::new(TOLD_TOKEN, token)]);
+        }
+    }
+
     /// The next owner of a session hears the prompts of its guests together with what the agent said to them.
     fn keep_prompt(&mut self, key: SessionKey, told: &[Vec<u8>]) {
         let Some(agent) = self.sessions.get(key).map(|session| session.agent_token.clone()) else { return };
@@ -189,23 +235,41 @@ impl Bus {
         owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
     }
 
-    /// Tells a client what was said in a session. Returns whether that is all.
-    pub(in crate::bus) fn send_history(&mut self, link: Link, key: SessionKey, token: &Token) -> bool {
-        let room = (self.links.queue_limit / GUEST_QUEUE_PART).saturating_sub(self.links.queued_bytes(link));
-        let (entries, is_whole) = self.sessions.newest_turns(key, room);
-        for (kind, line) in entries {
-            let Ok(envelope) = Envelope::scan(&line) else { continue };
-            match (kind, envelope.session.or(envelope.top_session)) {
-                (Logged::Prompt, _) => {
-                    for told in told_prompt(Message::new(&line, &envelope), token.len(), 1) {
-                        self.links.send(link, &told, &[Edit::new(TOLD_TOKEN, token)]);
-                    }
-                }
-                (Logged::Said, Some(span)) => _ = self.links.send(link, &line, &[Edit::new(span, token)]),
-                (Logged::Said, None) | (Logged::SaidOfChild, _) => _ = self.links.send(link, &line, &[]),
+    /// Tells a client what was said in a session, but for what it was told. Returns whether that is all.
+    pub(in crate::bus) fn send_history(
+        &mut self,
+        link: Link,
+        key: SessionKey,
+        token: &Token,
+        told: Option<Told>,
+    ) -> bool {
+        let said = self.sessions.get(key).map_or(0, |session| session.said);
+        let (entries, is_whole) = self.sessions.newest_turns(key, room_for_history(self, link));
+        let before = said.saturating_sub(entries.len() as u64);
+        let known = told.map_or(0, |told| told.upto.saturating_sub(before));
+        for (kind, line) in entries.into_iter().skip(known as usize) {
+            tell_logged(self, link, token, kind, &line);
+        }
+        is_whole || told.is_some_and(|told| told.is_whole && told.upto >= before)
+    }
+}
+
+/// How many bytes of what was said a client can be told now.
+pub(in crate::bus) fn room_for_history(bus: &Bus, link: Link) -> usize {
+    (bus.links.queue_limit / GUEST_QUEUE_PART).saturating_sub(bus.links.queued_bytes(link))
+}
+
+/// Tells a client a line of a log.
+pub(in crate::bus) fn tell_logged(bus: &mut Bus, link: Link, token: &Token, kind: Logged, line: &[u8]) {
+    let Ok(envelope) = Envelope::scan(line) else { return };
+    match (kind, envelope.session.or(envelope.top_session)) {
+        (Logged::Prompt, _) => {
+            for told in told_prompt(Message::new(line, &envelope), token.len(), 1) {
+                bus.links.send(link, &told, &[Edit::new(TOLD_TOKEN, token)]);
             }
         }
-        is_whole
+        (Logged::Said, Some(span)) => _ = bus.links.send(link, line, &[Edit::new(span, token)]),
+        (Logged::Said, None) | (Logged::SaidOfChild, _) => _ = bus.links.send(link, line, &[]),
     }
 }
 

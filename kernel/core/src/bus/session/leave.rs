@@ -18,6 +18,10 @@ impl Bus {
         let Some(client) = self.clients.remove(link) else { return };
         self.pending_auth.remove(link);
         self.tracers.remove(link);
+        self.keeper.remove(link);
+        if !self.keeper.joining.is_empty() {
+            self.alarms.set(self.now, Alarm::Keeper);
+        }
         self.links.close(link);
         for id in &client.workers {
             if let Some(worker) = self.workers.get_mut(*id) {
@@ -154,8 +158,7 @@ impl Bus {
         if session.worker.is_none() || session.is_label {
             return self.drop_session(key);
         }
-        self.leftovers.spend(session.pending.len());
-        self.abstain(key, link);
+        self.leftovers.spend(session.questions.len());
         self.sessions.set_owner(key, None);
         if (bye || keep.is_zero()) && !has_guests || self.stopping.is_some() {
             return self.end_session(key);
@@ -164,11 +167,11 @@ impl Bus {
             session.keep_until = self.now + keep;
         }
         self.alarms.set(self.now + keep, Alarm::Keep(key));
-        self.buffer_pending(key, link);
+        self.release_client(key, link);
         if has_guests && !self.hand_to_guest(key) {
-            self.ask_offline(key);
             self.tell_event(key, "owner", r#","owner":null"#);
         }
+        self.settle_unasked(key);
     }
 
     /// The client of the session has not returned in time.
@@ -179,34 +182,28 @@ impl Bus {
             return;
         }
         if !session.guests.is_empty() {
-            return self.refuse_offline_requests(key);
+            return self.refuse_unasked_in_tree(key);
         }
         match session.owner {
             // A child goes with the session that announced it.
             None if self.sessions.root(key) != key => {}
             None => self.end_session(key),
-            Some(_) => self.refuse_offline_requests(key),
+            Some(_) => self.refuse_unasked_in_tree(key),
+        }
+    }
+
+    /// Nobody comes to answer what the agents ask in this session and in those of its subagents.
+    fn refuse_unasked_in_tree(&mut self, key: SessionKey) {
+        for key in self.sessions.descendants(key).into_iter().chain([key]) {
+            self.refuse_unasked(key);
         }
     }
 
     /// The client that was asked will send nothing more. The request of the agent waits for the next owner of its
     /// session, or fails if there can be none.
     fn release_call(&mut self, call: CallKey, link: Link) {
-        let session = self.calls.get(call).and_then(|call| call.session);
-        if let Some(key) = session {
-            self.abstain(key, link);
-        }
-        if let Some(key) = session
-            && self.calls.get(call).is_some()
-            && self.sessions.get(key).is_some_and(|session| !session.is_label)
-        {
-            self.buffer_pending(key, link);
-            let root = self.sessions.root(key);
-            if self.is_owner_speaking(root) {
-                self.deliver_missed(root);
-            } else {
-                self.hold_offline_requests(root);
-            }
+        if let Some(key) = self.calls.get(call).and_then(|call| call.session) {
+            self.settle_client(key, link);
         }
         self.fail_call(call, &RpcError::client_gone());
     }

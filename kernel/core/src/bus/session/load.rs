@@ -4,15 +4,23 @@
 //! that, also for a session that is open. While a turn runs, and where the agent refuses or does not offer it, the bus
 //! answers for it.
 
+use std::sync::Arc;
+
+use super::load_plan::{Asker, Facts, Plan, plan};
 use crate::bus::Bus;
 use crate::bus::forward::{Forward, SessionRef};
 use crate::bus::from_client::Routed;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::bus::pipe_role::Rights;
+use crate::bus::placement::Need;
+use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
 use crate::state::calls::{Call, Endpoint, Purpose};
+use crate::state::guests::Role;
 use crate::state::handshake::AgentCapabilities;
-use crate::state::opening::with_turn;
+use crate::state::opening::{tells_turn, with_turn};
+use crate::state::session_id::token;
 use crate::state::sessions::IfRefused;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -54,18 +62,139 @@ pub(in crate::bus) fn knows_history(message: Message<'_>) -> bool {
     replay.is_some_and(|replay| replay.of(message.line) == b"false")
 }
 
+/// The pool and the node of a session, as far as they are known.
+type Home = (Option<PoolId>, Option<Arc<str>>);
+
 impl Bus {
-    /// A client loads or resumes a session that it has open.
-    pub(in crate::bus) fn load_own(
+    /// Routes a request to load or resume a session: one that the client has open, one that was left or lost, or one
+    /// that only the agent knows.
+    pub(in crate::bus) fn load_or_resume(&mut self, link: Link, message: Message<'_>) -> Routed {
+        let Some(name) = message.session_name() else {
+            return Err(RpcError::invalid("sessionId is missing"));
+        };
+        if name.len() > NAME_BYTES {
+            return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
+        }
+        if !message.is_request() {
+            return Err(RpcError::invalid("to load or resume a session needs an id: it is a request"));
+        }
+        let client = self.clients.find(link)?;
+        let asked = Rights::of(self).pool(link, message);
+        let own = client.sessions.get(&name).copied();
+        if let Some(key) = own.filter(|key| self.is_meant(*key, &name, asked.as_ref().ok().copied())) {
+            self.worker_of(key);
+            if self.load_known(link, key, message, (&name, true))?.is_none() {
+                return Ok(());
+            }
+        }
+        let pool = asked?;
+        let (pool, home) = match self.find_session(pool, &name) {
+            None => (pool, None),
+            Some(key) if Rights::of(self).check_session(link, key, &name).is_err() => {
+                return Err(RpcError::unknown_session());
+            }
+            Some(key) => match self.load_known(link, key, message, (&name, false))? {
+                Some((of_worker, node)) => (of_worker.unwrap_or(pool), node),
+                None => return Ok(()),
+            },
+        };
+        self.check_session_share(link, pool)?;
+        let (agent, node) = self.agent_name(pool, &name);
+        let to = self.choose_worker_at(link, pool, Need::Session, home.as_deref().or(node))?;
+        if self.workers.get(to).is_some_and(|worker| worker.sessions.contains_key(agent)) {
+            return Err(RpcError::unknown_session());
+        }
+        let (bus_token, is_renamed) = self.name_for(link, &name, agent);
+        let key = self.bind(Some(link), to, bus_token, token(agent));
+        if let Some(session) = self.sessions.get_mut(key) {
+            (session.if_refused, session.is_renamed) = (IfRefused::IsForgotten, is_renamed);
+            session.is_known = knows_history(message);
+        }
+        if message.method() != b"session/load" || knows_history(message) {
+            self.sessions.set_older_than_log(key);
+        }
+        let passed = self.pass_load(link, key, to, message);
+        if passed.is_err() {
+            self.drop_session(key);
+        }
+        passed
+    }
+
+    /// Loads or resumes a session that the bus knows. `None`: that is dealt with. Else the session goes on in another
+    /// process, in this pool and at this node if they are named.
+    fn load_known(
         &mut self,
         link: Link,
         key: SessionKey,
-        to: WorkerId,
         message: Message<'_>,
-    ) -> Routed {
-        let (Some(worker), Some(session)) = (self.workers.get(to), self.sessions.get(key)) else {
-            return Err(RpcError::unknown_session());
+        (name, is_own_name): (&[u8], bool),
+    ) -> Result<Option<Home>, RpcError> {
+        let Some(facts) = self.load_facts(link, key, name, is_own_name) else {
+            return Ok(Some((None, None)));
         };
+        match plan(&facts) {
+            Plan::ReadOnly => return Err(RpcError::read_only()),
+            Plan::Unknown => return Err(RpcError::unknown_session()),
+            Plan::Join => self.join_by_load(link, key, message, name)?,
+            Plan::TakeUp => self.take_up(link, key, message, name)?,
+            Plan::Load => self.load_own(link, key, message)?,
+            Plan::Reopen => {
+                // A turn that still runs there is joined: only a new prompt takes its place. What it has said meanwhile
+                // may be lost.
+                let lost = self.sessions.get_mut(key).map(|session| std::mem::take(&mut session.lost_turn));
+                // Its guests stay, and so does it until its node is back, also where it cannot be opened now.
+                self.recover(link, key)?;
+                if lost == Some(true) {
+                    self.tell_event(key, "gap", "");
+                }
+                self.load_own(link, key, message)?;
+            }
+            Plan::Forget => {
+                self.drop_session(key);
+                return Ok(Some((None, None)));
+            }
+            Plan::Move => {
+                let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
+                let home = (worker.map(|worker| worker.pool), worker.and_then(|worker| worker.node.clone()));
+                self.end_session(key);
+                return Ok(Some(home));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What becomes of a request to load this session depends on this.
+    fn load_facts(&self, link: Link, key: SessionKey, name: &[u8], is_own_name: bool) -> Option<Facts> {
+        let session = self.sessions.get(key)?;
+        let asker = match session.guests.get(link).map(|guest| guest.role) {
+            _ if session.owner == Some(link) => Asker::Owner,
+            Some(Role::Observe) if enabled(Check::Observer) => Asker::Observer,
+            Some(_) => Asker::Guest,
+            None => Asker::Stranger,
+        };
+        let has_guests = !session.guests.is_empty();
+        let is_lost = session.worker.is_none();
+        Some(Facts {
+            asker,
+            is_own_name,
+            is_renamed: session.is_renamed,
+            is_owned: self.is_owned(key) && (enabled(Check::Owner) || is_own_name),
+            is_successor: self.is_successor(key, name),
+            may_join: self.may_join(link, session) || !enabled(Check::Share),
+            has_guests,
+            fits: self.is_compatible_with(link, key)
+                || !enabled(Check::AttachFits) && !is_own_name && !has_guests,
+            is_open: !is_lost,
+            can_reopen: is_lost
+                && (session.reopen.is_some() && has_guests || self.node_of_lost(key).is_some()),
+        })
+    }
+
+    /// A client loads or resumes a session that it has open.
+    pub(in crate::bus) fn load_own(&mut self, link: Link, key: SessionKey, message: Message<'_>) -> Routed {
+        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+        let to = session.worker.ok_or_else(RpcError::lost_session)?;
+        let worker = self.workers.get(to).ok_or_else(RpcError::unknown_session)?;
         // What is not open yet cannot be answered for. The request goes behind the one that opens it.
         let is_open = !session.is_recovering() && session.if_refused == IfRefused::GoesOn;
         match Wants::of(message, worker.capabilities) {
@@ -102,6 +231,13 @@ impl Bus {
         let root = self.sessions.root(key);
         let has_log = self.sessions.has_log(root);
         if let Some(session) = self.sessions.get_mut(root) {
+            if let Some(folder) = nested::member(message.line, message.envelope.params, b"cwd")
+                && session.shown.folder().is_none()
+            {
+                // Who hears of the session before it is open is told where it is.
+                session.shown.set_folder(folder.of(message.line));
+                session.count(&mut self.held);
+            }
             session.is_retold = session.is_retold || replays && has_log;
         }
         self.forward_to_worker(&Forward {
@@ -143,7 +279,13 @@ impl Bus {
             self.answer(id, call, message);
             return self.load_failed(key);
         }
+        // A bus that has just been started finds a turn that runs behind another one, which is not told again.
+        let has_gap =
+            session.if_refused == IfRefused::IsForgotten && message.outcome().is_some_and(tells_turn);
         let caller = self.catch_up_loaded(key, call, replays);
+        if has_gap {
+            self.tell_event(key, "gap", "");
+        }
         let renamed = message.outcome().and_then(|result| self.with_name(key, result));
         match (caller, renamed) {
             (Some(link), Some(result)) => {
@@ -174,10 +316,11 @@ impl Bus {
         if (is_of_owner || session.loads == 0) && self.is_owner_speaking(key) {
             // What was missed is in the replay, but for what the agent asks, if somebody heard it.
             if let Some(session) = self.sessions.get_mut(key).filter(|_| is_of_owner && is_replayed) {
-                session.offline.drop_said(&mut self.held);
+                session.offline.take(&mut self.held);
             }
             self.deliver_missed(key);
         }
+        self.next_prompt(key);
         caller
     }
 
@@ -191,7 +334,10 @@ impl Bus {
             _ if session.loads > 0 => {}
             IfRefused::IsForgotten => self.drop_session(key),
             IfRefused::Ends => self.end_session(key),
-            IfRefused::GoesOn => self.deliver_missed(key),
+            IfRefused::GoesOn => {
+                self.deliver_missed(key);
+                self.next_prompt(key);
+            }
         }
     }
 
@@ -234,6 +380,7 @@ impl Bus {
         let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(&opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);
+        self.tell_commands(link, key);
     }
 
     /// Whether the agent can tell the session again: it knows how to, and nothing goes on. No turn runs, and the agent
@@ -246,8 +393,9 @@ impl Bus {
         }
         let has_turn = self.calls.asks_about(key) > 0;
         let root = self.sessions.get(self.sessions.root(key));
-        let is_asking = root.is_some_and(|root| root.offline.asked_count() > 0);
-        let is_busy = has_turn || is_asking || !session.pending.is_empty() || session.is_turn_running();
+        let is_asking =
+            root.is_some_and(|root| root.questions.has_unasked()) || !session.questions.is_empty();
+        let is_busy = has_turn || is_asking || session.is_turn_running();
         !is_busy || !enabled(Check::LoadAtRest)
     }
 }

@@ -7,6 +7,7 @@ mod guests;
 mod history;
 mod leave;
 mod load;
+mod load_plan;
 mod offline;
 mod open;
 mod prompts;
@@ -15,6 +16,6 @@ mod recover;
 mod store;
 mod turn_state;
 
-pub(super) use load::knows_history;
+pub(super) use history::{room_for_history, tell_logged};
 pub(super) use prompts::{TurnEnd, prompt_waits};
 pub(super) use questions::is_question;

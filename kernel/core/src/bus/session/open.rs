@@ -48,7 +48,12 @@ impl Bus {
         agent_token: Token,
     ) -> SessionKey {
         let mut session = Session::new(bus_token.clone(), agent_token.clone(), id, owner, self.now);
-        session.is_shared = self.workers.get(id).is_some_and(|worker| worker.config.share);
+        let client = owner.and_then(|owner| self.clients.get(owner));
+        session.is_piped = client.is_some_and(|client| client.is_pipe);
+        if let Some(worker) = self.workers.get(id) {
+            session.is_shared = worker.config.share;
+            session.is_kept = worker.config.keep && !session.is_piped;
+        }
         session.count(&mut self.held);
         let key = self.sessions.insert(session);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {

@@ -4,6 +4,7 @@
 
 use serde_json::json;
 
+use crate::bus::keep::{self, By};
 use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
 use crate::limit::{TURN_ERROR_BYTES, WAITING_PROMPTS};
@@ -24,6 +25,8 @@ const CANCELLED: &[u8] = br#"{"stopReason":"cancelled"}"#;
 #[inline]
 pub(in crate::bus) fn prompt_waits(from: Link, session: &Session) -> Result<bool, RpcError> {
     match session.prompts.by() {
+        // What the agent says to it could not be told from what it tells again, and the others would not hear it.
+        _ if session.is_retold => {}
         Some(by) if by != from && session.is_shared && session.has_turn() => {}
         _ => return Ok(false),
     }
@@ -115,6 +118,10 @@ impl Bus {
                 self.tell_prompt(from, key, message);
             }
         }
+        // Where the agent tells prompts itself, they are kept as it tells them.
+        if self.keeper.link().is_some() && !self.says_prompts(key) {
+            keep::request(self, key, By::Client(from), message, call.spelled(&mut itoa::Buffer::new()));
+        }
     }
 
     /// The agent has answered a prompt, or never will.
@@ -128,11 +135,14 @@ impl Bus {
             return;
         }
         session.note_turn_end(end.error(), &mut self.held);
-        if !session.has_turn() {
-            let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
-            if has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner)) {
-                self.turn_ended(key, end);
-            }
+        let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
+        let is_told = has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner));
+        let is_over = is_told && !session.has_turn();
+        if let TurnEnd::Failed(error) = end {
+            keep::failed(self, key, call, error);
+        }
+        if is_over {
+            self.turn_ended(key, end);
         }
     }
 
@@ -154,14 +164,12 @@ impl Bus {
         self.next_prompt(key);
     }
 
-    /// Gives the agent the prompt that has waited longest, if no turn runs.
+    /// Gives the agent the prompt that has waited longest, if no turn runs and the session is not told again.
     #[inline]
     pub(in crate::bus) fn next_prompt(&mut self, key: SessionKey) {
         // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
         let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
-        let is_due = |bus: &Bus| {
-            may_begin && bus.sessions.get(key).is_some_and(|it| it.prompts.waiting() > 0 && !it.has_turn())
-        };
+        let is_due = |bus: &Bus| may_begin && bus.sessions.get(key).is_some_and(Session::may_begin_prompt);
         while is_due(self) {
             self.send_waiting_prompt(key);
         }

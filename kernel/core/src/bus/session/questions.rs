@@ -1,23 +1,30 @@
-//! Questions of an agent in a session with guests: all who may answer are asked, and the first choice counts.
+//! Requests of an agent in a session: the owner is asked, and what any controlling client can answer is asked of all of
+//! them.
 //!
-//! Each is asked under an id of its own. Those who come too late are told by `$/cancel_request`, and what they still
-//! answer is swallowed. An error or a leave is an abstention, and so is `cancelled`, unless it comes from the client
-//! whose turn it is. The last who could answer decides, whatever it answers.
+//! Each is asked under an id of its own, and the first choice counts. Those who come too late are told by
+//! `$/cancel_request`, and what they still answer is swallowed. An error or a leave is an abstention, and so is
+//! `cancelled`, unless it comes from the client whose turn it is. The last who could answer decides, whatever it
+//! answers.
+//!
+//! Whenever it changes who is in a session, who may answer there, or which client owns it, `settle_client` is called
+//! for the client that this is about. It changes nothing if everything is as it should be.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::CLIENT_NAME_BYTES;
+use crate::limit::{CLIENT_NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::Pending;
-use crate::state::calls::{Call, Endpoint, Id, Purpose};
-use crate::state::guests::Role;
-use crate::state::session_id::Token;
+use crate::state::calls::{Endpoint, Id, Purpose};
+use crate::state::questions::{Answered, Question};
+use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
+use crate::wire::json::Span;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{member, text};
-use crate::wire::splice::Edits;
+use crate::wire::nested::{in_update, member, text};
+use crate::wire::splice::{Edits, with_nested};
 
 /// Whether a request of an agent is a question that any controlling client can answer.
 pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
@@ -25,246 +32,299 @@ pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
 }
 
 impl Bus {
-    /// Asks everybody in the session who may answer. False: there is nobody.
-    pub(in crate::bus) fn ask_all(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) -> bool {
-        let asked: Vec<(Link, Token)> = self.may_answer(key, message);
-        let owner = self.sessions.get(key).and_then(|session| session.owner);
-        let mut order = None;
-        for (link, token) in asked {
-            if owner != Some(link) && !self.keeps_up(link, message.line.len()) {
-                self.let_behind_go(link, key);
+    /// The agent asks something in a session. Whoever may answer is asked, now or later.
+    pub(in crate::bus) fn ask(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (count, bytes) = (session.questions.len(), session.questions.bytes());
+        let most_bytes = QUEUE_HARD_TIMES * self.queue_limit();
+        let refusal = if count >= PENDING_REQUESTS && enabled(Check::PendingCount) {
+            format!("{PENDING_REQUESTS} requests of this session wait for an answer")
+        } else if count > 0 && bytes + message.line.len() > most_bytes && enabled(Check::PendingBound) {
+            format!("{bytes} bytes of requests of this session wait for an answer")
+        } else {
+            let order = self.sessions.next_order();
+            let root = self.sessions.get(self.sessions.root(key));
+            // What the owner missed is asked once it has loaded the session, and this after it.
+            let waits = root.is_some_and(|root| {
+                root.loads > 0
+                    && (root.questions.has_unasked()
+                        || self.sessions.get(key).is_some_and(|session| session.questions.has_unasked()))
+            });
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.questions.add(order, Held::new(message), &mut self.held);
+            }
+            if waits || !self.ask_everybody(id, key, (order, true), message) {
+                self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
+                self.hold_unasked(key, message.id());
+            }
+            return;
+        };
+        self.reject_unroutable(id, message, &RpcError::busy(refusal));
+    }
+
+    /// Asks everybody in the session who may answer and is not asked yet. False: there is nobody. What is not new is
+    /// not asked of an owner that has yet to load the session.
+    fn ask_everybody(
+        &mut self,
+        id: WorkerId,
+        key: SessionKey,
+        (order, is_new): (u64, bool),
+        message: Message<'_>,
+    ) -> bool {
+        let waits_for = if is_new { None } else { self.sessions.loading_owner(key) };
+        let Some(session) = self.sessions.get(key) else { return false };
+        let owner = session.owner;
+        let is_shared = !session.guests.is_empty() && is_question(message);
+        let guests = if is_shared { session.guests.links() } else { Vec::new() };
+        let nests = self.workers.get(id).is_some_and(|worker| worker.capabilities.nests);
+        let spans = if nests { in_update(message.line, message.envelope) } else { Vec::new() };
+        let (mut first, mut behind) = (None, Vec::new());
+        let shared = self.links.share(guests.len() + 1, message.line);
+        for link in owner.into_iter().chain(guests) {
+            let question = self.sessions.get(key).and_then(|session| session.questions.get(order));
+            if waits_for == Some(link)
+                || !question.is_some_and(|question| self.may_be_asked(key, link, (order, question)))
+            {
                 continue;
             }
-            order = self.ask_one(id, key, (link, &token), message, order).or(order);
+            let message = Message { line: shared.line(message.line), ..message };
+            if owner != Some(link) && !self.keeps_up(link, message.line.len()) {
+                behind.push(link);
+            } else if self.ask_client(id, key, (order, link), message, &spans) {
+                first = first.or(Some(link));
+            }
         }
-        let (Some(order), Some(session)) = (order, self.sessions.get_mut(key)) else { return false };
-        if let Some((_, call)) = session.guests.legs(order).first().copied() {
-            let pending = Pending { call, held: Held::new(message), is_withdrawn: false };
-            session.pending.push(order, pending, &mut self.held);
-        }
-        if let Some(span) = message.envelope.elicitation
-            && let Some((first, _)) = session.guests.legs(order).first().copied()
+        self.links.end_share(shared);
+        if let (Some(first), Some(span)) = (first, message.envelope.elicitation)
             && let Some(worker) = self.workers.get_mut(id)
         {
             worker.add_elicitation(&message.name(span), first, &mut self.held);
         }
-        let title = message.asked_title().map(|title| format!(r#","title":{}"#, Value::from(title)));
-        self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
-        true
-    }
-
-    /// The owner and the controlling guests, as far as they listen and offer what is asked for.
-    fn may_answer(&self, key: SessionKey, message: Message<'_>) -> Vec<(Link, Token)> {
-        let Some(session) = self.sessions.get(key) else { return Vec::new() };
-        let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
-        let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
-        let all = owner.into_iter().chain(guests);
-        all.filter(|(link, _)| self.may_be_asked(key, *link, message)).collect()
-    }
-
-    /// Whether this client is one of them.
-    fn may_be_asked(&self, key: SessionKey, link: Link, message: Message<'_>) -> bool {
-        let Some(session) = self.sessions.get(key) else { return false };
-        if session.owner == Some(link) {
-            return self.links.may_send(link);
+        if first.is_some()
+            && is_shared
+            && self.sessions.get_mut(key).is_some_and(|session| session.questions.tell(order))
+        {
+            let title = message.asked_title().map(|title| format!(r#","title":{}"#, Value::from(title)));
+            self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
         }
-        let controls = |role| role == Role::Control || !enabled(Check::Observer);
-        let offers = self.clients.get(link).is_some_and(|client| {
-            message.method() != b"elicitation/create" || client.handshake.offers_elicitation()
-        });
-        session.guests.get(link).is_some_and(|guest| controls(guest.role))
-            && offers
-            && self.links.may_send(link)
+        for link in behind {
+            self.let_behind_go(link, key);
+        }
+        first.is_some()
     }
 
-    /// Asks one client. Returns the order under which the question is pending.
-    fn ask_one(
+    /// Whether this client is to be asked something that it is not asked: the owner as far as it speaks, and guests
+    /// that control the session and offer what is asked for.
+    fn may_be_asked(&self, key: SessionKey, link: Link, (order, question): (u64, &Question)) -> bool {
+        let Some(session) = self.sessions.get(key) else { return false };
+        if question.knows(link) || question.is_withdrawn() || !self.links.may_send(link) {
+            return false;
+        }
+        let message = question.held.message();
+        if session.owner == Some(link) {
+            return !question.is_asked() || is_question(message);
+        }
+        // What others are asked already is theirs, if it has joined for what comes.
+        let is_for_it = |from: u64| from <= order || !question.is_asked();
+        let offers = || {
+            self.clients.get(link).is_some_and(|client| {
+                message.method() != b"elicitation/create" || client.handshake.offers_elicitation()
+            })
+        };
+        session.controls(link)
+            && is_question(message)
+            && session.guests.get(link).is_some_and(|guest| is_for_it(guest.asked_from))
+            && offers()
+    }
+
+    /// Asks one client.
+    fn ask_client(
         &mut self,
         id: WorkerId,
         key: SessionKey,
-        (link, token): (Link, &Token),
+        (order, link): (u64, Link),
         message: Message<'_>,
-        order: Option<u64>,
-    ) -> Option<u64> {
-        let (worker, peer, span) = (self.workers.get(id)?, self.links.peer(link)?, message.envelope.id?);
-        let call =
-            self.calls.ask(worker.endpoint, peer.endpoint, Id::new(message.id()?), Purpose::Ask, Some(key));
+        nested: &[Span],
+    ) -> bool {
+        let envelope = message.envelope;
+        let (Some(worker), Some(peer)) = (self.workers.get(id), self.links.peer(link)) else { return false };
+        let (Some(span), Some(call_id)) = (envelope.id, message.id()) else { return false };
+        let Some(token) = self.sessions.token_of(key, link) else { return false };
+        let child = envelope.child.and_then(|span| {
+            let child = *worker.sessions.get(&message.name(span))?;
+            Some((span, self.sessions.token_of(child, link)?))
+        });
+        let call = self.calls.ask(worker.endpoint, peer.endpoint, Id::new(call_id), Purpose::Ask, Some(key));
         let mut digits = itoa::Buffer::new();
         let mut edits = Edits::none();
         edits.add(span, call.spelled(&mut digits));
-        edits.add_at(message.envelope.session.or(message.envelope.top_session), token);
-        let written = self.links.send(link, message.line, &edits)?;
+        edits.add_at(envelope.session.or(envelope.top_session), &token);
+        if let Some((span, child)) = &child {
+            edits.add(*span, child);
+        }
+        let nested = self.index().names_for(link, id, message, nested);
+        let written = self.links.send(link, message.line, &with_nested(&edits, &nested));
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(link), Some(key), Some(call), message);
-        if let Some(call) = self.calls.get_mut(call) {
+        if let (Some(written), Some(call)) = (written, self.calls.get_mut(call)) {
             call.written = written;
         }
-        let order = order.unwrap_or(call.order());
-        self.sessions.get_mut(key)?.guests.add_leg(order, link, call);
-        Some(order)
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.questions.ask(order, link, call);
+        }
+        true
     }
 
-    /// A client that has just joined is asked what the others are asked, and what waits for somebody who can answer.
-    pub(in crate::bus) fn ask_pending(&mut self, key: SessionKey, link: Link) {
+    /// Brings what the agent asks into line with what this client may answer now, and asks what nobody is asked.
+    pub(in crate::bus) fn settle_client(&mut self, key: SessionKey, link: Link) {
+        if self.sessions.get(key).is_none_or(|session| session.questions.is_empty()) {
+            return;
+        }
+        self.release_client(key, link);
+        let (Some(id), Some(session)) = (self.sessions.worker_of(key), self.sessions.get(key)) else {
+            return;
+        };
+        let waits = self.sessions.loading_owner(key) == Some(link);
+        let is_new = |it: &(u64, &Question)| it.1.is_asked() && !waits && self.may_be_asked(key, link, *it);
+        let unknown: Vec<u64> = session.questions.iter().filter(is_new).map(|(order, _)| order).collect();
+        for order in unknown {
+            let Some(held) =
+                self.sessions.get(key).and_then(|it| Some(it.questions.get(order)?.held.clone()))
+            else {
+                continue;
+            };
+            let message = held.message();
+            let nests = self.workers.get(id).is_some_and(|worker| worker.capabilities.nests);
+            let spans = if nests { in_update(message.line, message.envelope) } else { Vec::new() };
+            self.ask_client(id, key, (order, link), message, &spans);
+        }
+        self.settle_unasked(key);
+    }
+
+    /// A client that has left the session, says nothing more, or only looks on need not answer what it is asked there.
+    pub(in crate::bus) fn release_client(&mut self, key: SessionKey, link: Link) {
+        let may_send = self.links.may_send(link);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if may_send && session.controls(link) {
+            return;
+        }
+        let orders: Vec<u64> = session.questions.iter().map(|(order, _)| order).collect();
+        let calls = orders.into_iter().filter_map(|order| session.questions.release(order, link));
+        for call in calls.collect::<Vec<_>>() {
+            self.calls.end(call);
+            self.tell_withdrawn(link, call);
+        }
+    }
+
+    /// What nobody is asked is asked of those who may answer it now. The rest waits for somebody to come.
+    pub(in crate::bus) fn settle_unasked(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let orders: Vec<u64> = session.questions.unasked().map(|(order, _)| order).collect();
+        for order in orders {
+            self.ask_again(key, order);
+        }
+        self.hold_unasked(key, None);
+    }
+
+    /// Asks what nobody is asked of everybody who may answer it.
+    pub(in crate::bus) fn ask_again(&mut self, key: SessionKey, order: u64) {
         let (Some(id), Some(session)) = (self.sessions.worker_of(key), self.sessions.get_mut(key)) else {
             return;
         };
-        let Some(token) = session.token_of(link).cloned() else { return };
-        let pending: Vec<(u64, Pending)> = session.pending.take_all(&mut self.held);
-        for (order, pending) in pending {
-            if let Some(session) = self.sessions.get_mut(key)
-                && is_question(pending.held.message())
-                && !pending.is_withdrawn
-            {
-                // Whoever owned the session then was asked alone.
-                if session.guests.legs(order).is_empty()
-                    && let Some(call) = self.calls.get(pending.call)
-                    && let Some(asked) = self.calls.calling_client(call.callee)
-                {
-                    session.guests.add_leg(order, asked, pending.call);
-                }
-                let is_asked = session.guests.legs(order).iter().any(|(asked, _)| *asked == link);
-                if !is_asked && self.may_be_asked(key, link, pending.held.message()) {
-                    self.ask_one(id, key, (link, &token), pending.held.message(), Some(order));
-                }
-            }
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.pending.push(order, pending, &mut self.held);
-            }
-        }
-        self.ask_offline(key);
-    }
-
-    /// Questions that wait for an owner are asked of the guests that may answer.
-    pub(in crate::bus) fn ask_offline(&mut self, key: SessionKey) {
-        let root = self.sessions.root(key);
-        let (Some(id), Some(session)) = (self.sessions.worker_of(root), self.sessions.get_mut(root)) else {
+        let Some(question) = session.questions.get(order).filter(|question| !question.is_asked()) else {
             return;
         };
-        if session.guests.is_empty() || session.offline.is_empty() {
+        if question.is_withdrawn() {
+            if let Some(question) = session.questions.remove(order, &mut self.held) {
+                self.reject_unroutable(id, question.held.message(), &RpcError::withdrawn());
+            }
             return;
         }
-        let asked = session.offline.take_asked(|held| is_question(held.message()), &mut self.held);
-        for held in asked {
-            let about = held
-                .message()
-                .session_name()
-                .and_then(|name| self.workers.get(id).and_then(|worker| worker.sessions.get(&name).copied()));
-            if !self.ask_all(id, about.unwrap_or(root), held.message()) {
-                self.sessions.keep_unheard(root, held, &mut self.held);
-            }
+        let held = question.held.clone();
+        self.ask_everybody(id, key, (order, false), held.message());
+    }
+
+    /// Requests of the agent that nobody is asked do not wait for ever, nor without bounds. `new`: the id of the only
+    /// one that was not held before.
+    fn hold_unasked(&mut self, key: SessionKey, new: Option<&[u8]>) {
+        let (root, keep, limit) = (self.sessions.root(key), self.limits.session_keep, self.queue_limit());
+        let Some(session) = self.sessions.get(key).filter(|session| session.questions.has_unasked()) else {
+            return;
+        };
+        let waiting: usize = session.questions.unasked().map(|(_, question)| question.held.len()).sum();
+        let owner = session.owner.and_then(|owner| self.clients.get(owner));
+        let is_over = owner.is_some_and(|owner| owner.bye) || keep.is_zero();
+        let is_much = waiting > limit && enabled(Check::OfflineBound);
+        if !self.is_owner_speaking(key) && (is_over || is_much) {
+            return self.refuse_unasked(key);
+        }
+        self.sessions.note_unasked(key, new);
+        if let Some(root_session) = self.sessions.get_mut(root)
+            && root_session.keep_until <= self.now
+        {
+            root_session.keep_until = self.now + keep;
+            self.alarms.set(root_session.keep_until, Alarm::Keep(root));
         }
     }
 
-    /// A client has answered a question that others were asked too. True: its answer goes to the agent.
-    pub(in crate::bus) fn question_decided(
+    /// Nobody comes to answer what nobody is asked. What the agent said otherwise is still kept.
+    pub(in crate::bus) fn refuse_unasked(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let unasked = session.questions.take_unasked(&mut self.held);
+        self.refuse_unheard(key, &unasked);
+    }
+
+    /// A client has answered a request of the agent, or cannot: `None`. True: its answer goes to the agent.
+    pub(in crate::bus) fn question_answered(
         &mut self,
-        key: SessionKey,
+        key: Option<SessionKey>,
         (link, call): (Link, CallKey),
-        order: u64,
         answer: Option<Message<'_>>,
     ) -> bool {
-        let Some(session) = self.sessions.get_mut(key) else { return true };
-        let left = session.guests.end_leg(order, call);
+        let Some((key, session)) = key.and_then(|key| Some((key, self.sessions.get_mut(key)?))) else {
+            return true;
+        };
         let is_prompter = session.prompts.by() == Some(link);
         let counts = match answer.map(Verdict::of) {
             Some(Verdict::Choice) => true,
             Some(Verdict::Cancelled) => is_prompter,
             Some(Verdict::Error) | None => false,
         };
-        if left > 0 && !counts && enabled(Check::Abstention) {
-            self.point_to_first(key, order);
-            return false;
+        let counts = counts || !enabled(Check::Abstention);
+        let (order, question) = match session.questions.answered((link, call), counts, &mut self.held) {
+            Answered::Unknown => return true,
+            Answered::LeftToOthers => return false,
+            Answered::Decides(order, question) => (order, question),
+        };
+        let is_shared = question.is_told || !session.guests.is_empty();
+        for (other, call) in question.asked() {
+            self.calls.end(call);
+            self.tell_withdrawn(other, call);
         }
-        self.withdraw(key, order);
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.pending.take_key(&order, &mut self.held);
+        if is_shared && is_question(question.held.message()) {
+            let by = self.quoted_name(link);
+            let chosen = answer.and_then(chosen).unwrap_or_default();
+            self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
         }
-        let by = self.quoted_name(link);
-        let chosen = answer.and_then(chosen).unwrap_or_default();
-        self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
         true
     }
 
-    /// The session of a call, and the order under which its request is pending, if others were asked too.
-    #[inline]
-    pub(in crate::bus) fn question_of(&self, call: &Call, key: CallKey) -> Option<(SessionKey, u64)> {
-        let session = call.session?;
-        Some((session, self.sessions.get(session)?.guests.question(key)?))
-    }
-
-    /// The pending request refers to a call that is in flight.
-    fn point_to_first(&mut self, key: SessionKey, order: u64) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some((_, first)) = session.guests.legs(order).first().copied() else { return };
-        for mut pending in session.pending.take_key(&order, &mut self.held) {
-            pending.call = first;
-            session.pending.push(order, pending, &mut self.held);
-        }
-    }
-
-    /// Those who were asked as well are told that the answer is no longer needed.
-    pub(in crate::bus) fn withdraw(&mut self, key: SessionKey, order: u64) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        for (link, call) in session.guests.end_question(order) {
-            self.end_leg(link, call);
-        }
-    }
-
-    /// A client need not answer any more.
-    fn end_leg(&mut self, link: Link, call: CallKey) {
-        if self.calls.end(call).is_some() {
+    /// The session ends or loses its agent. Whoever is asked is told that no answer is needed. Returns what was asked.
+    pub(in crate::bus) fn withdraw_questions(&mut self, key: SessionKey) -> Vec<Arc<Held>> {
+        let Some(session) = self.sessions.get_mut(key) else { return Vec::new() };
+        let questions = session.questions.take(&mut self.held);
+        for (link, call) in questions.iter().flat_map(|question| question.asked()) {
+            self.calls.end(call);
             self.tell_withdrawn(link, call);
         }
+        questions.into_iter().map(|question| question.held).collect()
     }
 
     pub(in crate::bus) fn tell_withdrawn(&mut self, link: Link, call: CallKey) {
-        if self.links.peer(link).is_some() && enabled(Check::Withdrawn) {
+        // Who has half-closed its connection can answer nothing anyway.
+        if self.links.may_send(link) && enabled(Check::Withdrawn) {
             let params = format!(r#"{{"requestId":{}}}"#, call.wire());
             let line = format!(r#"{{"jsonrpc":"2.0","method":"$/cancel_request","params":{params}}}"#);
             self.send_own(link, line.as_bytes());
-        }
-    }
-
-    /// The session ends. Whoever was asked something alone is told that it needs no answer: the owner, if it does not
-    /// end the session itself, or an earlier owner.
-    pub(in crate::bus) fn withdraw_alone(&mut self, key: SessionKey, is_of_owner: bool) {
-        let Some(session) = self.sessions.get(key) else { return };
-        let alone = session.pending.iter().filter(|pending| session.guests.question(pending.call).is_none());
-        let asked = alone.filter_map(|pending| {
-            let link = self.calls.calling_client(self.calls.get(pending.call)?.callee)?;
-            Some((link, pending.call)).filter(|_| (session.owner == Some(link)) == is_of_owner)
-        });
-        for (link, call) in asked.collect::<Vec<_>>() {
-            self.tell_withdrawn(link, call);
-        }
-    }
-
-    /// A client leaves a session, or says nothing more: it abstains from all that it was asked together with others.
-    /// What only it was asked is left as it is if it is the owner; else the others are asked.
-    pub(in crate::bus) fn abstain(&mut self, key: SessionKey, link: Link) {
-        let mut unheard = Vec::new();
-        let asked = self.sessions.get(key).map(|session| session.guests.asked_of(link)).unwrap_or_default();
-        for (order, call) in asked {
-            let Some(session) = self.sessions.get_mut(key) else { return };
-            let left = session.guests.end_leg(order, call);
-            if left == 0 && session.owner == Some(link) {
-                continue;
-            }
-            if left == 0 {
-                unheard.extend(session.pending.take_key(&order, &mut self.held));
-            }
-            self.end_leg(link, call);
-            self.point_to_first(key, order);
-        }
-        let Some(id) = self.sessions.worker_of(key) else { return };
-        for pending in unheard {
-            let message = pending.held.message();
-            if pending.is_withdrawn {
-                self.reject_unroutable(id, message, &RpcError::withdrawn());
-            } else if !self.ask_all(id, key, message) {
-                self.buffer_offline(key, message);
-                self.hold_offline_requests(key);
-            }
         }
     }
 }

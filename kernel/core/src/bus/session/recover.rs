@@ -16,6 +16,7 @@ use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
 use crate::state::handshake::ReopenBy;
 use crate::state::opening::tells_turn;
+use crate::state::session_id::is_tagged;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 
@@ -95,11 +96,17 @@ impl Bus {
         let still_runs = session.is_turn_running()
             || answer.outcome().is_some_and(tells_turn)
             || !enabled(Check::TurnGone);
-        if std::mem::take(&mut session.lost_turn) && still_runs && enabled(Check::LostTurn) {
+        let had_turn = std::mem::take(&mut session.lost_turn);
+        // Behind another bus the turn has gone on, and what was on its way here is lost.
+        let has_gap = had_turn && is_tagged(session.agent_name());
+        if had_turn && still_runs && enabled(Check::LostTurn) {
             // Its worker only passed messages on. Its client was told that the turn is lost, and it would stand in the
             // way of the next one. A new process has no turn, and some take the cancel for the next one's.
             let agent = session.agent_token.clone();
             self.cancel_at_agent(id, &agent);
+        }
+        if has_gap {
+            self.tell_event(key, "gap", "");
         }
         for setting in settings {
             self.call_worker(id, Purpose::Ignore, setting.kind.method(), &setting.params);
@@ -123,9 +130,8 @@ impl Bus {
     pub(in crate::bus) fn recovery_failed(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let waiting = session.take_recovering(&mut self.held);
-        for pending in session.pending.take(&mut self.held) {
-            self.fail_call(pending.call, &RpcError::client_gone());
-        }
+        let unanswered = self.withdraw_questions(key);
+        self.refuse_unheard(key, &unanswered);
         if let Some(session) = self.sessions.get(key)
             && let Some(worker) = session.worker.and_then(|id| self.workers.get_mut(id))
         {

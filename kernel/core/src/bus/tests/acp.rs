@@ -20,6 +20,9 @@ fn a_worker_is_initialized_once_and_later_clients_get_its_answer() {
     assert_eq!(bus.sees_json(ben)["id"], "b");
     bus.sends(worker, r#"{"method":"_auth/status_update","params":{"n":1}}"#);
     bus.sends(worker, r#"{"method":"_auth/status_update","params":{"n":2}}"#);
+    for client in [ann, ben] {
+        assert_eq!(bus.all_unseen(client).len(), 2, "it is about the whole process");
+    }
     let carl = bus.acp_client();
     assert_eq!(bus.sees_json(carl)["result"]["protocolVersion"], 1);
     assert_eq!(bus.sees_json(carl)["params"]["n"], 2);

@@ -6,7 +6,7 @@ use super::*;
 use crate::limit::{RELOADS_WAITING, USAGE_EVERY};
 
 impl TestBus {
-    fn asks_for(&mut self, client: Link, method: &str, params: Value) -> Value {
+    pub(super) fn asks_for(&mut self, client: Link, method: &str, params: Value) -> Value {
         self.sends(client, &json!({ "id": 1, "method": method, "params": params }).to_string());
         self.sees_json(client)
     }

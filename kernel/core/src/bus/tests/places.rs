@@ -244,6 +244,70 @@ fn a_turn_whose_pipe_was_lost_goes_on_at_its_node() {
     assert_eq!(bus.sees_json(client)["id"], 2);
 }
 
+/// All that a peer was sent and has not been looked at.
+fn sees_all(bus: &mut TestBus, link: Link) -> Vec<Value> {
+    let count = bus.unseen.get(&link).map_or(0, |lines| lines.len());
+    (0..count).map(|_| bus.sees_json(link)).collect()
+}
+
+fn tells_gap(lines: &[Value]) -> bool {
+    lines.iter().any(|line| line["method"] == "_bus/session" && line["params"]["event"] == "gap")
+}
+
+#[test]
+fn a_turn_whose_pipe_was_lost_is_joined_by_a_load_and_the_gap_is_told() {
+    let mut bus = edge(&["n17", "n18"]);
+    let (client, session) = bus.session_at("n18");
+    bus.sends(client, r#"{"id":"hi","method":"_bus/hello","params":{"events":true}}"#);
+    bus.sees(client);
+    bus.asks(client, 1, "session/prompt", &session);
+    bus.crashes(bus.nth_at("n18"));
+    let lines = sees_all(&mut bus, client);
+    assert!(lines.iter().any(|line| line["error"]["data"]["turn"] == "running"), "{lines:?}");
+    bus.advances(Duration::from_secs(1));
+    bus.asks(client, 2, "session/load", &session);
+    assert!(tells_gap(&sees_all(&mut bus, client)));
+    bus.initializes_with(bus.at("n18"), RESUMES);
+    bus.answers(bus.at("n18"), "session/resume", r#"{"_meta":{"bus/turn":"running"}}"#);
+    // It is not cancelled.
+    bus.answers(bus.at("n18"), "session/load", r#"{"_meta":{"bus/turn":"running"}}"#);
+    let answer = bus.sees_json(client);
+    assert_eq!((&answer["id"], &answer["result"]["_meta"]["bus/turn"]), (&json!(2), &json!("running")));
+    bus.sees_nothing(bus.at("n18"));
+}
+
+#[test]
+fn a_prompt_after_a_lost_pipe_is_told_of_the_gap() {
+    let mut bus = edge(&["n17", "n18"]);
+    let (client, session) = bus.session_at("n18");
+    bus.asks(client, 1, "session/prompt", &session);
+    bus.crashes(bus.nth_at("n18"));
+    bus.sees_error(client, json!(1), "worker_lost");
+    bus.sends(client, r#"{"id":"hi","method":"_bus/hello","params":{"events":true}}"#);
+    bus.sees(client);
+    bus.advances(Duration::from_secs(1));
+    bus.asks(client, 2, "session/prompt", &session);
+    bus.initializes_with(bus.at("n18"), RESUMES);
+    bus.answers(bus.at("n18"), "session/resume", "{}");
+    assert!(tells_gap(&sees_all(&mut bus, client)));
+}
+
+#[test]
+fn a_bus_that_was_started_again_tells_the_gap_of_a_turn_that_runs() {
+    let mut bus = edge(&["n17", "n18"]);
+    let (client, _) = bus.session_at("n18");
+    bus.sends(client, r#"{"id":"hi","method":"_bus/hello","params":{"events":true}}"#);
+    bus.sees(client);
+    for (id, running, is_told) in [(2, r#"{"_meta":{"bus/turn":"running"}}"#, true), (3, "{}", false)] {
+        bus.asks(client, id, "session/load", &format!("{TAG}.n18~{TAG}.old{id}"));
+        bus.answers(bus.at("n18"), "session/load", running);
+        if is_told {
+            assert_eq!(bus.sees_json(client)["params"]["event"], "gap");
+        }
+        assert_eq!(bus.sees_json(client)["id"], id);
+    }
+}
+
 #[test]
 fn a_session_that_another_bus_cannot_open_now_is_not_given_up() {
     let mut bus = edge(&["n17", "n18"]);

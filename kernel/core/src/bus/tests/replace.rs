@@ -118,6 +118,73 @@ fn a_turn_that_takes_too_long_is_lost_and_its_session_goes_on() {
 }
 
 #[test]
+fn who_asks_for_it_now_waits_for_no_turn_and_for_no_session() {
+    for method in ["_bus/restart", "_bus/drain"] {
+        // The second one was asked before to leave when it can.
+        for asked_before in [None, Some("_bus/restart"), Some("_bus/drain")] {
+            let (mut bus, client, worker, session) = open(INIT);
+            bus.asks(client, 2, "session/prompt", &session);
+            bus.sees_request(worker, "session/prompt");
+            if let Some(before) = asked_before {
+                bus.replaces(before, json!({ "pool": "a" }));
+            }
+            let answer = bus.replaces(method, json!({ "pool": "a", "worker": 0, "now": true }));
+            assert_eq!(answer["result"]["workers"], json!([{ "worker": 0, "pid": 1, "sessions": 1 }]));
+            bus.advances(Duration::ZERO);
+            bus.sees_error(client, json!(2), "worker_lost");
+            assert!(!bus.processes[0].stdin_open, "{method} after {asked_before:?}");
+            let fresh = bus.worker(1);
+            bus.initializes_with(fresh, INIT);
+            bus.asks(client, 3, "session/prompt", &session);
+            bus.answers(fresh, "session/resume", "{}");
+            bus.answers(fresh, "session/prompt", "{}");
+            assert_eq!(bus.sees_json(client)["id"], 3);
+        }
+    }
+}
+
+#[test]
+fn processes_that_are_restarted_now_leave_one_after_the_other() {
+    let mut bus = TestBus::new(Config::with_pools([pool("a", 2)]));
+    let client = bus.client();
+    for id in 0..2 {
+        bus.sends(client, &json!({ "id": id, "method": "work" }).to_string());
+    }
+    bus.replaces("_bus/restart", json!({ "pool": "a", "now": true }));
+    for nth in 0..2 {
+        bus.advances(Duration::ZERO);
+        let ended = bus.processes.iter().filter(|process| !process.stdin_open).count();
+        assert_eq!(ended, nth + 1);
+        let id = bus.processes[nth].worker;
+        bus.handles(Event::Exited { worker: id, exit: Exit::Code(0) });
+    }
+    for id in 0..2 {
+        bus.sees_error(client, json!(id), "worker_lost");
+    }
+}
+
+#[test]
+fn a_status_tells_until_when_a_process_leaves_and_sessions_whether_they_can_move() {
+    for (init, movable) in [(INIT, true), (r#"{"protocolVersion":1}"#, false)] {
+        let (mut bus, client, worker, session) = open(init);
+        assert_eq!(bus.sessions_now()[0]["movable"], movable);
+        bus.asks(client, 2, "session/prompt", &session);
+        bus.sees_request(worker, "session/prompt");
+        bus.replaces("_bus/restart", json!({ "pool": "a" }));
+        bus.advances(Duration::from_secs(10));
+        let operator = bus.client();
+        let status = bus.asks_for(operator, "_bus/status", json!({}))["result"].clone();
+        let workers = &status["pools"][0]["workers"];
+        let limit = Limits::default().drain_timeout.as_secs();
+        assert_eq!(
+            (&workers[0]["state"], &workers[0]["leaves_in_sec"]),
+            (&json!("retiring"), &json!(limit - 10))
+        );
+        assert_eq!(workers[1]["leaves_in_sec"], Value::Null);
+    }
+}
+
+#[test]
 fn who_waits_for_the_next_process_of_a_worker_goes_on_to_wait() {
     let (mut bus, client, _, session) = open(INIT);
     bus.crashes(0);

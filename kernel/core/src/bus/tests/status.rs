@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
-use crate::CompanionStatus;
 use crate::config::{Limits, PoolConfig};
 use crate::limit::SESSIONS_PAGE;
+use crate::{Companion, CompanionStatus};
 
 impl TestBus {
     fn status(&mut self, client: Link) -> Value {
@@ -219,7 +219,7 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
     let session = sessions["sessions"][0].clone();
     let expected = json!({
         "session": "s1", "pool": "agents", "worker": 0, "client": "zed", "folder": "/", "title": null,
-        "age_sec": 7, "idle_sec": 2, "calls": 1, "questions": 0, "state": "live",
+        "age_sec": 7, "idle_sec": 2, "calls": 1, "questions": 0, "movable": false, "state": "live",
     });
     assert_eq!(session, expected);
     for text in [sessions.to_string(), bus.status(ben).to_string()] {
@@ -342,7 +342,7 @@ fn the_web_door_and_the_link_are_shown_as_the_shell_says() {
     let client = bus.client();
     let since = Some(Duration::from_secs(2));
     let up = CompanionStatus { state: "up", pid: Some(7), since, restarts: 1, ..CompanionStatus::default() };
-    bus.shell.bus.web_is(Some(up.clone()));
+    bus.shell.bus.companion_is(Companion::Web, Some(up.clone()));
     bus.advances(Duration::from_secs(5));
     let status = bus.status(client);
     assert_eq!(status["link"], json!(null));
@@ -352,6 +352,7 @@ fn the_web_door_and_the_link_are_shown_as_the_shell_says() {
         json!({"state": "up", "listening": null, "pid": 7, "up_sec": 3, "restarts": 1, "last_exit": null,
             "last_words": null, "counted": null})
     );
-    bus.shell.bus.link_is(Some(up));
+    bus.shell.bus.companion_is(Companion::Link, Some(up));
     assert_eq!(bus.status(client)["link"], web);
+    assert_eq!(bus.status(client)["history"], json!(null));
 }

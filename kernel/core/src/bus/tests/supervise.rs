@@ -71,6 +71,9 @@ fn a_session_is_lost_with_its_worker_and_its_client_gets_an_error() {
     bus.sends(worker, r#"{"id":1,"method":"fs/read_text_file","params":{"sessionId":"s1"}}"#);
     let (wire, _) = bus.sees_request(client, "fs/read_text_file");
     bus.crashes(0);
+    // Nobody waits for this answer any more.
+    let (_, cancel) = bus.sees_request(client, "$/cancel_request");
+    assert_eq!(cancel["params"]["requestId"].to_string(), wire);
     bus.sends(client, &format!(r#"{{"id":{wire},"result":"late"}}"#));
     bus.advances(Duration::from_secs(1));
     bus.asks(client, 1, "session/prompt", &session);

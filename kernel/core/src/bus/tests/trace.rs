@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Event, Link, TestBus, limited, pool};
 use crate::config::Limits;
-use crate::limit::{TRACE_PAYLOAD_BYTES, TRACERS};
+use crate::limit::{TRACE_PAYLOAD_BYTES, TRACE_SPAN_BYTES, TRACERS};
 
 impl TestBus {
     fn tracer(&mut self, params: &str) -> Link {
@@ -111,6 +111,59 @@ fn a_whole_conversation_is_traced_in_order() {
         (&json!("bus->client"), &json!(-32050), &json!("worker_lost"))
     );
     assert!(lost["latency_us"].is_u64(), "{lost}");
+}
+
+#[test]
+fn a_trace_has_what_spans_need_and_nothing_of_what_is_said() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes(worker);
+    bus.sees(client);
+    let id = bus.opens(client, worker, "own");
+    let tracer = bus.tracer("{}");
+    let secret = "\"text\":\"SECRET\",\"title\":\"SECRET\",\"rawInput\":{\"status\":\"SECRET\"}";
+    let meta = r#""_meta":{"traceparent":"00-0a-0b-01","tracestate":"a=1"}"#;
+    bus.sends(
+        client,
+        &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}",{meta},{secret}}}}}"#),
+    );
+    let (turn, _) = bus.sees_request(worker, "session/prompt");
+    let long = "x".repeat(TRACE_SPAN_BYTES);
+    for update in [
+        format!(r#""sessionUpdate":"tool_call","toolCallId":"t1","kind":"read","status":"pending",{secret}"#),
+        format!(r#"{secret},"status":"completed","toolCallId":"t1","sessionUpdate":"tool_call_update""#),
+        format!(r#""sessionUpdate":"agent_message_chunk","toolCallId":"t1","status":"x",{secret}"#),
+        r#""sessionUpdate":"state_update","state":"idle","stopReason":"end_turn""#.to_owned(),
+        format!(r#""sessionUpdate":"tool_call","toolCallId":"{long}","kind":7"#),
+    ] {
+        let params = format!(r#"{{"sessionId":"own","update":{{{update}}}}}"#);
+        bus.sends(worker, &format!(r#"{{"method":"session/update","params":{params}}}"#));
+    }
+    let tool = format!(r#"{{"toolCallId":"t1",{secret}}}"#);
+    let params = format!(r#"{{"sessionId":"own","toolCall":{tool}}}"#);
+    bus.sends(worker, &format!(r#"{{"id":7,"method":"session/request_permission","params":{params}}}"#));
+    bus.sends(worker, &format!(r#"{{"id":{turn},"result":{{"stopReason":"refusal",{secret}}}}}"#));
+    let keys = ["traceparent", "tracestate", "update", "tool", "tool_kind", "state", "stop"];
+    let traced: [Vec<String>; 8] = std::array::from_fn(|_| {
+        let mut event = bus.event(tracer);
+        let told: Vec<_> =
+            keys.iter().filter_map(|key| Some(format!("{key}={}", event.get(key)?.as_str()?))).collect();
+        // Only a question has a title, and only where sessions may be shared.
+        event.as_object_mut().unwrap().remove("title");
+        assert!(!event.to_string().contains("SECRET"), "{event}");
+        told
+    });
+    let expected: [&[&str]; 8] = [
+        &["traceparent=00-0a-0b-01", "tracestate=a=1"],
+        &["update=tool_call", "tool=t1", "tool_kind=read", "state=pending"],
+        &["update=tool_call_update", "tool=t1", "state=completed"],
+        &["update=agent_message_chunk"],
+        &["update=state_update", "state=idle", "stop=end_turn"],
+        &["update=tool_call"],
+        &["tool=t1"],
+        &["stop=refusal"],
+    ];
+    assert_eq!(traced, expected);
 }
 
 #[test]

@@ -25,16 +25,15 @@ impl Session {
         self.reopen = Reopen::of(by, pool, params, &self.agent_token);
     }
 
-    /// The agent has set what its owner asked for in a request with these params.
-    pub(crate) fn save_setting(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
-        if let Some(opening) = &mut self.opening {
-            opening.set(kind, params, result);
-        }
+    /// The agent has set what a client asked for in a request with these params. Returns whether that is news.
+    pub(crate) fn save_setting(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) -> bool {
+        let is_new = self.opening.as_mut().is_none_or(|opening| opening.set(kind, params, result));
         if let Some(reopen) = &mut self.reopen
             && let Some(params) = with_member(params, b"sessionId", &self.agent_token)
         {
             reopen.add(Setting { kind, params: params.into() });
         }
+        is_new
     }
 
     /// Another process has opened the session with this result, and is told the settings.
@@ -86,6 +85,11 @@ impl Session {
                 }
                 if let Some(reopen) = &mut self.reopen {
                     reopen.options_changed(line, update);
+                }
+            }
+            br#""available_commands_update""# => {
+                if let (Some(opening), Some(update)) = (&mut self.opening, update) {
+                    opening.set_commands(update.of(line));
                 }
             }
             br#""session_info_update""# => {

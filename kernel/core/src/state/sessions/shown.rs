@@ -1,11 +1,13 @@
 //! What people see of a session beside its label: the folder that it was opened with, and the title that its agent gave
 //! it. Both are only shown, so what is too long is cut.
 
+use serde::{Deserialize, Serialize};
+
 use crate::limit::{SESSION_FOLDER_BYTES, SESSION_TITLE_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::wire::nested::beginning;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Shown {
     folder: Option<Box<str>>,
     title: Option<Box<str>>,

@@ -1,7 +1,9 @@
 //! What an agent does for a session, where agents report that.
 
+use serde::{Deserialize, Serialize};
+
 /// What an agent does for a session, as it reported last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TurnState {
     Running,
     /// It waits for the user.

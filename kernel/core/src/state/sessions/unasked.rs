@@ -1,6 +1,7 @@
-//! Where the requests of agents wait that nobody is asked yet, so that an agent can withdraw one by its id alone.
+//! Where the requests of agents wait that nobody is asked, so that an agent can withdraw one by its id alone.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use super::Sessions;
 use crate::id::{SessionKey, WorkerId};
@@ -11,18 +12,20 @@ use crate::wire::message::Held;
 const KEPT: usize = 256;
 
 impl Sessions {
-    /// What an agent said in a session waits until somebody is there to hear it.
-    pub(crate) fn keep_unheard(&mut self, key: SessionKey, held: Held, bytes: &mut HeldBytes) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        if let (Some(worker), Some(id)) = (session.worker, held.message().id()) {
+    /// Something waits in this session that nobody is asked: all of it, or the request under this id.
+    pub(crate) fn note_unasked(&mut self, key: SessionKey, only: Option<&[u8]>) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(worker) = session.worker else { return };
+        let ids = session.questions.unasked().filter_map(|(_, question)| question.held.message().id());
+        let ids = ids.take(if only.is_some() { 0 } else { usize::MAX }).chain(only);
+        for id in ids {
             self.unasked.insert((worker, self.hasher.hash_one(id)), key);
         }
-        session.offline.push(held, bytes);
         if self.unasked.len() > self.unasked_most.max(KEPT) {
             let sessions = &self.sessions;
             self.unasked.retain(|(worker, _), key| {
                 let session = sessions.get(*key).filter(|session| session.worker == Some(*worker));
-                session.is_some_and(|session| session.offline.asked_count() > 0)
+                session.is_some_and(|session| session.questions.has_unasked())
             });
             self.unasked_most = 2 * self.unasked.len();
         }
@@ -34,10 +37,15 @@ impl Sessions {
         worker: WorkerId,
         id: &[u8],
         bytes: &mut HeldBytes,
-    ) -> Option<Held> {
+    ) -> Option<Arc<Held>> {
         let key = self.unasked.remove(&(worker, self.hasher.hash_one(id)))?;
         let session = self.sessions.get_mut(key).filter(|session| session.worker == Some(worker))?;
-        let mut taken = session.offline.take_asked(|held| held.message().id() == Some(id), bytes);
-        taken.pop_front()
+        session.questions.take_unasked_under(id, bytes)
+    }
+
+    /// The number of what an agent says or asks now while nobody hears it.
+    pub(crate) fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
     }
 }

@@ -138,7 +138,7 @@ impl World {
                     broken!("(6) bounded memory", "too many prompts wait: {line}");
                 }
                 Some("behind") => self.clients[at].forgets(session),
-                Some("ended") => self.is_over(session),
+                Some("ended") => self.is_told_over(at, session),
                 _ => {}
             },
             (None, _) => self.is_answered(at, &line, bytes),
@@ -220,6 +220,9 @@ impl World {
     /// Everybody who is in a session and reads has heard the last that was said.
     pub(super) fn check_heard(&self) {
         for client in self.clients.iter().filter(|client| self.is_up_to_date(client)) {
+            if let Some(session) = client.over.first() {
+                broken!("(22) told of its end", "{:?} does not know that {session} is over", client.link);
+            }
             for (session, (part, next)) in &client.sessions {
                 let (is_handled, it) = (self.is_handled(*session), &self.sessions[*session]);
                 let is_missing = |next| next != it.given && !(self.is_long && it.skips(next, it.given));
@@ -305,7 +308,7 @@ impl World {
                     broken!("(20) observers", "{:?} only observes session {session}: {line}", client.link);
                 }
             }
-            Asked::Close(session) if is_good => self.is_over(session),
+            Asked::Close(session) if is_good => self.is_told_over(at, session),
             Asked::Open | Asked::Take(_) | Asked::Leave(_) | Asked::Close(_) | Asked::Other => {}
         }
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{Asked, World};
 use crate::oracle::broken;
 use crate::pipe::Pipe;
+use crate::upgrade::may_upgrade;
 
 /// What a client and an agent have to do with the bus beside the lines themselves: envelopes, events, tables.
 const SMALL_BYTES: usize = 8 << 10;
@@ -284,6 +285,7 @@ impl World {
 
     /// Carries out what the bus wants, and lets the peers read.
     pub(super) fn after(&mut self) {
+        may_upgrade(&mut self.shell.bus);
         loop {
             let mut read: BTreeMap<Link, Vec<u8>> = BTreeMap::new();
             let now = self.shell.now;

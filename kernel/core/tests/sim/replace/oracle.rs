@@ -103,6 +103,7 @@ impl World {
             None => broken!("replacing", "nobody asked for the end of life {life}"),
             Some((Leaves::ByDrain, _)) => false,
             Some((Leaves::ByRestart, asked)) => self.shell.now >= asked + DRAIN,
+            Some((Leaves::Now, _)) => true,
         };
         if is_due {
             return;
@@ -137,6 +138,7 @@ impl World {
             self.clients[at].sessions.push(session.to_owned());
         }
         let leaves = match asked.method {
+            "_bus/restart" | "_bus/drain" if asked.now => Leaves::Now,
             "_bus/restart" => Leaves::ByRestart,
             "_bus/drain" => Leaves::ByDrain,
             _ => return,
@@ -163,7 +165,8 @@ impl World {
         let Some(pool) = self.sessions.get(session) else { return };
         let of_pool = || self.lives.iter().filter(|life| life.pool == *pool);
         let has_crashed = of_pool().any(|life| life.has_crashed);
-        let is_restarted = of_pool().any(|life| matches!(life.leaves, Some((Leaves::ByRestart, _))));
+        let is_cut = |leaves| matches!(leaves, Some((Leaves::ByRestart | Leaves::Now, _)));
+        let is_restarted = of_pool().any(|life| is_cut(life.leaves));
         let can = self.can[*pool];
         let is_expected = match reason {
             "busy" => true,

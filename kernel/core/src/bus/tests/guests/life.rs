@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{INIT, shared, user};
+use super::{INIT, shared, shared_with, user};
 use crate::api::Event;
 use crate::bus::tests::{TestBus, pool};
-use crate::config::{Config, PoolConfig};
+use crate::config::{Config, Limits, PoolConfig};
 use crate::id::Link;
 use crate::limit::WORK_PIECE;
 
@@ -149,4 +149,23 @@ fn a_question_of_an_owner_that_leaves_in_pieces_is_answered_once() {
     assert_eq!((&answer["id"], &answer["result"]["outcome"]["optionId"]), (&json!(7), &json!("yes")));
     bus.advances(Duration::ZERO);
     bus.sees_nothing(worker);
+}
+
+#[test]
+fn a_guest_that_does_not_keep_up_is_told_that_a_session_has_ended() {
+    let (mut bus, ann, ben, worker, session) =
+        shared_with(Limits { max_output_queue: 4096, ..Limits::default() });
+    bus.attaches(ben, &json!({"session": session}));
+    bus.hears_event(ben, "attached");
+    bus.stops_reading(ben);
+    for id in 0..40 {
+        bus.sends(ben, &json!({"id": id, "method": "_bus/hello", "params": {}}).to_string());
+    }
+    bus.asks(ann, 1, "session/close", &session);
+    bus.answers(worker, "session/close", "{}");
+    bus.reads_again(ben);
+    for id in 0..40 {
+        assert_eq!(bus.sees_json(ben)["id"], id);
+    }
+    bus.hears_event(ben, "ended");
 }

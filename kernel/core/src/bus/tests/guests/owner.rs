@@ -292,3 +292,29 @@ fn without_a_log_a_guest_hears_that_something_is_missing() {
     bus.answers(worker, "session/prompt", "{}");
     assert_eq!(bus.attaches(ben, &json!({"session": session}))["truncated"], true);
 }
+
+#[test]
+fn a_prompt_waits_until_the_agent_has_told_the_session_again() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.prompts(ann, 1, &session, "one");
+    bus.says(worker, "a");
+    bus.answers(worker, "session/prompt", r#"{"stopReason":"end_turn"}"#);
+    bus.attaches(ben, &json!({"session": session}));
+    bus.handles(Event::Broken(ann));
+    let back = bus.comes();
+    bus.asks(back, 1, "session/load", &session);
+    bus.answers(worker, "session/close", "{}");
+    let (first, _) = bus.sees_request(worker, "session/load");
+    bus.prompts(ben, 2, &session, "two");
+    bus.asks(back, 2, "session/load", &session);
+    bus.sends(worker, &format!(r#"{{"id":{first},"result":{{}}}}"#));
+    bus.answers(worker, "session/load", "{}");
+    bus.texts(ben);
+    let (prompt, _) = bus.sees_request(worker, "session/prompt");
+    bus.says(worker, "b");
+    bus.sends(worker, &format!(r#"{{"id":{prompt},"result":{{"stopReason":"end_turn"}}}}"#));
+    assert_eq!(bus.texts(ben), ["b"]);
+    let late = bus.comes();
+    bus.sends(late, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
+    assert_eq!(bus.texts(late), ["one", "a", "two", "b"]);
+}
