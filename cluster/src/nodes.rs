@@ -48,7 +48,7 @@ impl NodeRow {
         ]
     }
 
-    /// The same for programs.
+    /// The table of nodes as JSON, for programs.
     pub fn json(&self) -> Value {
         let about = &self.about;
         json!({

@@ -42,7 +42,7 @@ pub struct Heard {
     pub by: String,
     /// How many lines of the session the bus had logged before it.
     pub before: Option<u64>,
-    /// The same, with this one if it is logged.
+    /// How many lines were logged up to this one, with this one if it is logged.
     pub n: Option<u64>,
     /// It may have been said before.
     pub is_replay: bool,

@@ -19,7 +19,7 @@ use crate::{Fault, Target};
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an agent may take to exit by itself, and then again after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same, for a user who does not want to wait.
+/// Like `EXIT_TIMEOUT`, for a user who does not want to wait.
 const EXIT_TIMEOUT_NOW: Duration = Duration::from_millis(300);
 
 pub(super) struct Agent {

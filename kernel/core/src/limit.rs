@@ -85,12 +85,11 @@ pub fn line_patience(bytes: usize) -> Duration {
 /// How many steps of work that one event causes are done at once, such as a session that is ended or a call that is
 /// answered. The rest is done in further pieces, between which other peers are served.
 pub const WORK_PIECE: usize = 256;
-/// To so many peers what one line or event is for is written at once, and to the others when nothing else is to be
-/// done.
+/// How many peers get what one line or event is for at once. The others get it when nothing else is to be done.
 pub const WRITES_AT_ONCE: usize = 16;
 /// How many sessions of a worker that leaves are looked at at once. One with fewer looks at all of them each time.
 pub const HAND_OVER_PIECE: usize = 256;
-/// As many steps counts the input of a peer that is read again after a pause.
+/// Steps that are charged for resuming one paused peer.
 pub const RESUME_STEPS: usize = 16;
 
 /// A line that is sent counts as a part of a step, and so does each piece of it of this size.
@@ -99,7 +98,7 @@ pub const SEND_PIECE_BYTES: usize = 4 << 10;
 /// A request to the bus itself counts as this many steps, and one more for each piece of its answer of this size.
 pub const ADMIN_STEPS: usize = 4;
 pub const ADMIN_STEP_BYTES: usize = 512;
-/// The same for `_bus/status`, which is made of more and shorter pieces.
+/// Like `ADMIN_STEP_BYTES`, for `_bus/status`, which is made of more and shorter pieces.
 pub const STATUS_STEP_BYTES: usize = 128;
 /// The longest params of a request to the bus itself, in bytes.
 pub const ADMIN_PARAMS_BYTES: usize = 64 << 10;

@@ -254,7 +254,7 @@ impl Runtime {
         })
     }
 
-    /// The same, if that program is installed. The error is for the user.
+    /// The command of the CLI's pool, if its program is installed. The error is for the user.
     pub fn installed_command(&self) -> Result<(String, Vec<String>), String> {
         let Some(acp) = &self.acp else { return Ok(self.command()) };
         let path = search_path();

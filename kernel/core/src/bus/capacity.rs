@@ -61,7 +61,7 @@ impl Bus {
         self.check_held()
     }
 
-    /// The same, after clients that will send nothing more have made room: as many as one call of the bus may let go.
+    /// Like `check_room`, after half-closed clients have been closed, the oldest first, within the work budget.
     #[cold]
     pub(super) fn find_room(
         &mut self,

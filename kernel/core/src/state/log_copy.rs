@@ -2,7 +2,7 @@
 //!
 //! Logs are most of what a bus holds, and nobody is served while it is written down. So they are copied before that,
 //! while the bus goes on, into memory that the next program gets. What is saved of a log then is where its copy stands,
-//! and the lines that came after it. The next program reads the copy where it is, when somebody asks for it, and makes
+//! and the lines that came after it. The next program reads the copy where it is, when a client asks for it, and makes
 //! the rest its own little by little.
 
 use std::fmt;

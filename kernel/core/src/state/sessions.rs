@@ -50,7 +50,7 @@ pub(crate) struct Session {
     children: BTreeSet<SessionKey>,
     /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
-    /// Its owner expects another name for it, and is told this one in the answers to its loads.
+    /// The owner asked for it by a name that was taken; the results of its loads carry the new id.
     pub(crate) is_renamed: bool,
     /// The result that opened it, if it was small enough to keep.
     pub(crate) opening: Option<Opening>,
@@ -59,7 +59,7 @@ pub(crate) struct Session {
     /// How many requests to load it are in flight.
     pub(crate) loads: u32,
     pub(crate) if_refused: IfRefused,
-    /// It is being loaded for a client that has heard what was said in it.
+    /// The loading client already has the history (`"bus/replay": false`), so the replay is dropped.
     pub(crate) is_known: bool,
     /// It has left its process on purpose, and its next message opens it in another.
     pub(crate) is_moved: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Session {
     kept: Kept,
     /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
     pub(crate) turn_state: Option<TurnState>,
-    /// Some: its new worker has not opened it yet, or its worker has yet to close it. Messages of the owner wait here.
+    /// Messages of the owner that wait until the new worker has opened the session, or the old one has closed it.
     pub(crate) recovering: Option<Backlog<Queued>>,
     /// The call by which its new worker opens it.
     pub(crate) recovery: Option<CallKey>,
@@ -97,7 +97,7 @@ pub(crate) struct Session {
     pub(crate) said: u64,
     /// So many of them its agent told when it was loaded.
     pub(crate) replayed: u64,
-    /// Its agent tells again what is in the log, for the client that asked for that.
+    /// The agent is replaying for one client: the log has these lines already.
     pub(crate) is_retold: bool,
 }
 

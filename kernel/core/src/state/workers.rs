@@ -44,8 +44,7 @@ pub(crate) struct Worker {
     /// after others may have that before.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
-    /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
-    /// them.
+    /// Set by `_bus/restart` and `_bus/drain`: idle sessions of this worker move to other workers.
     pub(crate) leaves_for: Option<Recycled>,
     pub(crate) hand_over_pass: HandOverPass,
     /// In a dedicated pool: the one client that it serves.
@@ -63,13 +62,13 @@ pub(crate) struct Worker {
     pub(crate) last_exit: Option<Exit>,
     /// Requests that clients sent it in all its lives.
     pub(crate) requests: u64,
-    /// It is replaced as soon as it has closed the sessions that the bus has ended. Nothing else that it says counts.
+    /// The worker is replaced after its answers to `session/close`. Its other output is ignored.
     pub(crate) closes_first: bool,
     /// Its output is dropped: its calls have failed already, or it is being replaced.
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
     pub(crate) death: Death,
-    /// It does not read: what callers hear whose calls it cannot have seen.
+    /// The error for calls that were never written to the worker. Set when the worker stops reading.
     pub(crate) unseen_error: Option<RpcError>,
 
     // What follows belongs to one life; see `forget`.

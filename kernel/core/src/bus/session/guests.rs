@@ -337,7 +337,8 @@ impl Bus {
         Ok(key)
     }
 
-    /// The same, whoever may join it. What is meant by the name of a subagent's session is the session behind it.
+    /// Finds the session that a client names, whether or not the client may join it. The id of a subagent's session
+    /// resolves to its root session.
     fn find_meant(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
         let client = self.clients.find(link)?;
         let own = client.sessions.get(name).copied();
@@ -505,7 +506,8 @@ impl Bus {
         true
     }
 
-    /// Whether this client may send this message about a session that it does not own. True: it is dealt with.
+    /// Checks whether this client may send this message about a session that it does not own. Returns whether the
+    /// message is answered.
     pub(in crate::bus) fn guest_line(
         &mut self,
         link: Link,

@@ -1,4 +1,4 @@
-//! Loading a session: its agent tells it again to the client that asks, as long as nothing is going on in it.
+//! Loading a session: the agent replays it to the asking client, provided that no turn runs.
 //!
 //! `session/load` replays, and so does `session/resume` of ACP's second version if it says from where. The agent does
 //! that, also for a session that is open. While a turn runs, and where the agent refuses or does not offer it, the bus
@@ -120,8 +120,8 @@ impl Bus {
         passed
     }
 
-    /// Loads or resumes a session that the bus knows. `None`: that is dealt with. Else the session goes on in another
-    /// process, in this pool and at this node if they are named.
+    /// Loads or resumes a session that the bus knows. Returns where to reopen the session (the pool and the node, if
+    /// they are named), or `None` if the request is answered.
     fn load_known(
         &mut self,
         link: Link,

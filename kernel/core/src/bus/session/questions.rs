@@ -2,9 +2,9 @@
 //! them.
 //!
 //! Each is asked under an id of its own, and the first choice counts. Those who come too late are told by
-//! `$/cancel_request`, and what they still answer is swallowed. An error or a leave is an abstention, and so is
-//! `cancelled`, unless it comes from the client whose turn it is. The last who could answer decides, whatever it
-//! answers.
+//! `$/cancel_request`, and what they still answer is swallowed. A client that answers with an error, with
+//! `cancelled` while the turn is another client's, or that leaves, has abstained. The last client that could answer
+//! decides, whatever it answers.
 //!
 //! Whenever it changes who is in a session, who may answer there, or which client owns it, `settle_client` is called
 //! for the client that this is about. It changes nothing if everything is as it should be.
