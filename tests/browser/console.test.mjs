@@ -137,6 +137,34 @@ test("a form of an agent is filled in", async () => {
   await isClean(page);
 });
 
+test("a form takes several of some choices, chooses nothing by itself, and sends nothing that does not fit", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/fields");
+  const form = page.locator(".question form");
+  const faults = () => form.locator(".fault").allTextContents();
+  await form.locator("[type=submit]").click();
+  assert.deepEqual(await faults(), ["Choose one of these.", "", "", "", "This is needed.", ""]);
+  assert.equal(await page.evaluate(() => document.activeElement.name), "size", "what is wrong first has the focus");
+  assert.deepEqual(await form.locator("fieldset input").evaluateAll((all) => all.map((one) => one.checked)), [false, true, false]);
+  assert.equal(await form.locator("select[name=tone] option:checked").textContent(), "kind");
+  assert.deepEqual(await form.locator("input[name=copies]").evaluate((one) => [one.type, one.min, one.max, one.value]), ["number", "1", "9", "1"]);
+  await form.locator("select[name=size]").selectOption({ label: "Large" });
+  await form.locator("input[name=copies]").fill("12");
+  await form.locator("input[name=name]").fill("Not This");
+  await form.locator("input[name=mail]").fill("nobody");
+  await form.getByLabel("Tests").uncheck();
+  await form.locator("[type=submit]").click();
+  assert.deepEqual(await faults(), ["", "Choose at least 1.", "", "It must be at most 9.", "It must fit the pattern ^[a-z-]+$", "This is not an e-mail address."]);
+  await form.getByLabel("Documents").check();
+  await form.getByLabel("Checks").check();
+  await form.locator("input[name=copies]").fill("2");
+  await form.locator("input[name=name]").fill("one-two");
+  await form.locator("input[name=mail]").fill("");
+  await form.locator("[type=submit]").click();
+  await transcript(page).locator(".agent", { hasText: '{"size":"l","parts":["docs","ci"],"tone":"kind","copies":2,"name":"one-two"}' }).waitFor();
+  await isClean(page);
+});
+
 test("a second client's session is watched, joined and taken over", async () => {
   const page = await visit(browser, bus);
   const editor = await bus.client("editor", AS_CONSOLE);

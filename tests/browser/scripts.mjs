@@ -111,6 +111,18 @@ export const scripts = {
     await session.stream(`You answered ${JSON.stringify(answer)}.`);
   },
 
+  /** A form with a field of each kind, and bounds. */
+  async fields(session) {
+    const size = { type: "string", title: "Size", oneOf: [{ const: "s", title: "Small" }, { const: "l", title: "Large" }] };
+    const parts = { type: "array", title: "Parts", description: "What should be in it", items: { anyOf: [{ const: "docs", title: "Documents" }, { const: "tests", title: "Tests" }, { const: "ci", title: "Checks" }] }, minItems: 1, default: ["tests"] };
+    const tone = { type: "string", title: "Tone", enum: ["dry", "kind"], default: "kind" };
+    const copies = { type: "integer", title: "Copies", minimum: 1, maximum: 9, default: 1 };
+    const name = { type: "string", title: "Name", minLength: 2, maxLength: 20, pattern: "^[a-z-]+$" };
+    const mail = { type: "string", title: "Mail", format: "email" };
+    const answer = await session.elicit("What should the release have?", { type: "object", properties: { size, parts, tone, copies, name, mail }, required: ["size", "parts", "copies", "name"] });
+    await session.stream(`You answered ${JSON.stringify(answer.content)}.`);
+  },
+
   /** Tells what a prompt consists of. */
   async parts(session, _, prompt) {
     session.say(prompt.map((part) => [part.type, part.mimeType ?? part.resource?.mimeType, part.name ?? part.resource?.uri, part.resource?.text].filter(Boolean).join(" ")).join(" | "));
