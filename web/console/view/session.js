@@ -231,7 +231,7 @@ async function closeSession(session) {
 /** @param {any} session @param {"md" | "json"} kind */
 export function save(session, kind) {
   const now = store.state.sessions[session.id] ?? session;
-  const text = kind === "md" ? toMarkdown(now, (call) => `${titleOf(call)} (${call.status})`) : JSON.stringify({ session: now.label, title: now.title, items: now.items, usage: now.usage }, null, 2);
+  const text = kind === "md" ? toMarkdown(now, (call) => `${titleOf(call)} (${call.status})`, store.state.verdicts) : JSON.stringify({ session: now.label, title: now.title, items: now.items, usage: now.usage }, null, 2);
   const address = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
   const link = document.createElement("a");
   link.href = address;
