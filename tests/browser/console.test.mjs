@@ -78,6 +78,28 @@ test("a whole turn is shown: thought, plan, reads, a diff, output with colours, 
   await isClean(page);
 });
 
+test("the output of a command is at its end, follows it, and can be shown from its start", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/output 1000");
+  const screen = page.locator("pre.terminal");
+  const more = async () => {
+    await page.locator(".question").waitFor();
+    await page.waitForTimeout(400);
+    await page.locator(".question .choices button").first().click();
+    await screen.getByText("line 1004").waitFor();
+  };
+  const below = () => screen.evaluate((one) => one.scrollHeight - one.scrollTop - one.clientHeight);
+  await screen.waitFor();
+  assert.ok((await below()) < 2, "the end is in sight");
+  assert.equal((await screen.textContent()).split("\n")[0], "line 601", "the last 400 lines and the empty one");
+  await more();
+  assert.ok((await below()) < 2, "it follows");
+  await page.getByRole("button", { name: "Show all" }).click();
+  assert.deepEqual(await screen.evaluate((one) => [one.textContent.split("\n")[0], one.scrollTop]), ["line 0", 0]);
+  await page.getByRole("button", { name: "Show all" }).waitFor({ state: "detached" });
+  await isClean(page);
+});
+
 test("a click that comes too soon does not answer, one that is meant does", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "hello");

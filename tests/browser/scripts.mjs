@@ -123,6 +123,15 @@ export const scripts = {
     await session.stream(`You answered ${JSON.stringify(answer.content)}.`);
   },
 
+  /** A command that puts out so many lines, and more of them while somebody looks. */
+  async output(session, text) {
+    const lines = (from, to) => Buffer.from(Array.from({ length: to - from }, (_, at) => `line ${from + at}\n`).join("")).toString("base64");
+    const count = Number(text.split(" ")[1]);
+    session.update({ sessionUpdate: "terminal_update", terminalId: "long", command: "count", output: { data: lines(0, count) } });
+    await session.permission({ toolCallId: "more", title: "more lines", kind: "other" });
+    session.update({ sessionUpdate: "terminal_output_chunk", terminalId: "long", data: lines(count, count + 5) });
+  },
+
   /** Tells what a prompt consists of. */
   async parts(session, _, prompt) {
     session.say(prompt.map((part) => [part.type, part.mimeType ?? part.resource?.mimeType, part.name ?? part.resource?.uri, part.resource?.text].filter(Boolean).join(" ")).join(" | "));
