@@ -1,4 +1,4 @@
-"""What was seen: collected while the suite runs, printed as a table, written to docs/INTEROP.md."""
+"""What was seen: collected while the suite runs, printed as a table, written to the report of the run and to docs/INTEROP.md."""
 
 import time
 
@@ -77,10 +77,14 @@ class Outcome:
         print(f"{passed} passed, {failed} failed")
 
     def write(self, path, bus_version, command):
-        """docs/INTEROP.md, from what this run saw and nothing else."""
-        path.write_text("\n".join(self.page(bus_version, command)) + "\n")
+        """The report of this run with every cell and check, from what it saw and nothing else."""
+        path.write_text("\n".join([*self.head(bus_version, command), *self.details(), *self.end(), *self.all_checks()]) + "\n")
 
-    def page(self, bus_version, command):
+    def write_matrix(self, path, bus_version, command):
+        """docs/INTEROP.md: the worst of each agent's cells, and what is wanted or missing."""
+        path.write_text("\n".join([*self.head(bus_version, command), *self.matrix(), *self.end(), *self.count_of_checks()]) + "\n")
+
+    def head(self, bus_version, command):
         passed, failed = self.counts()
         pins = install.PINS
         yield "# Seen to work"
@@ -98,21 +102,59 @@ class Outcome:
         yield "**reload**: SIGHUP with a changed configuration in everybody's turn; **crash**: kill -9 in everybody's turn, which is answered"
         yield "`worker_lost`, then the next prompt of the same session goes on and the agent remembers (`told`: it cannot resume, and its client is"
         yield "told that the session is lost); **leave**: everybody ends cleanly. `–`: the agent or client has no way to show it."
+
+    def matrix(self):
+        yield ""
+        yield "A cell is the worst that any client of that agent saw. The cells of each client are in the report of the run, `INTEROP.md` in its folder"
+        yield "below `target/interop/runs`."
+        yield from ["", "## The matrix", ""]
+        yield f"| agent | version | clients | {' | '.join(STEPS)} |"
+        yield "|---" * (len(STEPS) + 3) + "|"
+        for agent, rows in sorted(self.cells.items()):
+            cells = " | ".join(SIGNS[worst(client.get(step, ("fail",))[0] for client in rows.values())] for step in STEPS)
+            yield f"| {agent} | `{self.agents[agent].pin}` | {len(rows)} | {cells} |"
+        yield from ["", "Why a cell is empty, or a client was left out:", ""]
+        for agent in sorted(self.cells):
+            notes = self.notes(agent)
+            if notes:
+                yield f"- {agent}: {'; '.join(f'{step}: {why}' for step, why in notes.items())}."
+
+    def notes(self, agent):
+        return self.agents[agent].cannot | self.agents[agent].not_with
+
+    def details(self):
         for agent, rows in sorted(self.cells.items()):
             yield from ["", f"## {agent}", "", f"`{self.agents[agent].pin}`", ""]
             yield f"| client | {' | '.join(STEPS)} |"
             yield "|---" * (len(STEPS) + 1) + "|"
             for client, cells in rows.items():
                 yield f"| {client} | " + " | ".join(SIGNS[cells.get(step, ("fail",))[0]] for step in STEPS) + " |"
-            for step, why in (self.agents[agent].cannot | self.agents[agent].not_with).items():
+            for step, why in self.notes(agent).items():
                 yield from ["", f"{step}: {why}."]
             kinds = sorted(self.passed_on.get(agent, ()))
             if kinds:
                 yield from ["", "Its own messages that the schema does not have, passed on as they came: " + "; ".join(kinds) + "."]
+
+    def end(self):
         yield from self.compared()
         if self.skipped:
             yield from ["", "## Not run", ""]
             yield from (f"- {name} (`{pin}`): {why}" for name, pin, why in self.skipped)
+
+    def all_checks(self):
         yield from ["", "## Also seen", ""]
         for about, what, is_so, _ in sorted(self.checks):
             yield f"- {about}: {what}{'' if is_so else ' **fails**'}"
+
+    def count_of_checks(self):
+        yield from ["", "## Also seen", ""]
+        yield f"{len(self.checks)} further checks, each of them named in the report of the run. Those that fail:"
+        yield ""
+        failed = [f"- {about}: {what} **fails**" for about, what, is_so, _ in sorted(self.checks) if not is_so]
+        yield from failed or ["- none"]
+
+
+def worst(states):
+    """What the clients of an agent saw, as one cell. A client that cannot show a step says nothing of it."""
+    states = set(states)
+    return next(state for state in ("fail", "told", "ok", "-") if state in states)
