@@ -181,8 +181,8 @@ export class Client {
 
 export const launch = (...more) => chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...more] });
 
-/** A page that has come in, and on which nothing may go wrong unnoticed. */
-export async function visit(browser, bus, { scope, link, ...options } = {}) {
+/** A page that has come in, and on which nothing may go wrong unnoticed. Somebody is at it, so that it is told all news soon, unless it is `alone`. */
+export async function visit(browser, bus, { scope, link, alone, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
   context.setDefaultTimeout(10_000);
   // $LATE draws every frame so many milliseconds later. A test that looks before the page has drawn passes on some machines only; so it fails.
@@ -192,6 +192,7 @@ export async function visit(browser, bus, { scope, link, ...options } = {}) {
       window.cancelAnimationFrame = (timer) => clearTimeout(timer);
     }, Number(process.env.LATE));
   }
+  if (!alone) await context.addInitScript(() => setInterval(() => window.dispatchEvent(new Event("focus")), 500));
   const page = await context.newPage();
   page.faults = [];
   page.strangers = [];

@@ -128,7 +128,7 @@ function numberFault(value, { type, minimum, maximum, exclusiveMinimum, exclusiv
 
 const FORMATS = table(/** @type {Record<string, [(value: string) => boolean, string]>} */ ({
   email: [(value) => /^[^\s@]+@[^\s@]+$/.test(value), "This is not an e-mail address."],
-  uri: [(value) => URL.canParse(value), "This is not an address such as https://example.org/."],
+  uri: [(value) => URL.canParse(value), "This is not an address, with what it begins with."],
   date: [(value) => /^\d{4}-\d\d-\d\d$/.test(value) && !Number.isNaN(Date.parse(value)), "This is not a date such as 2030-12-31."],
   "date-time": [(value) => !Number.isNaN(Date.parse(value)), "This is not a date with a time."],
 }));
