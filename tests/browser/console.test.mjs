@@ -148,6 +148,19 @@ test("what other clients are asked waits here, and the first answer counts for a
   await isClean(page);
 });
 
+test("code in an answer is copied by its button", async () => {
+  const page = await visit(browser, bus);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"], { origin: bus.url });
+  await begin(page, "echo", "Say:\n\n```sh\nls -l\n\necho two\n```\n");
+  const button = transcript(page).locator(".agent .copy-code");
+  await button.focus();
+  await page.keyboard.press("Enter");
+  await button.getByText("copied").waitFor();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "ls -l\n\necho two");
+  await button.getByText("copy", { exact: true }).waitFor();
+  await isClean(page);
+});
+
 test("a form of an agent is filled in", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "/form");

@@ -126,6 +126,41 @@ for (const [width, height] of [[1440, 900], [1024, 768], [390, 844]]) {
   });
 }
 
+/** How much an element's edge differs from what is behind it, as WCAG counts. */
+const edgeContrast = (locator) =>
+  locator.evaluate((el) => {
+    const parts = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map((one) => Number(one) / 255);
+    const light = (colour) => parts(colour).map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+    const [edge, paper] = [light(getComputedStyle(el).borderTopColor), light(getComputedStyle(document.body).backgroundColor)];
+    return (Math.max(edge, paper) + 0.05) / (Math.min(edge, paper) + 0.05);
+  });
+
+test("fields have an edge that is seen, and what is shown can be read while the bus is away", async () => {
+  const page = await visit(browser, bus, { colorScheme: "light" });
+  const found = [];
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await page.open("new");
+    for (const field of ["input[name=cwd]", "textarea[name=prompt]", ".choice >> nth=1"]) {
+      await page.locator(field).waitFor();
+      const contrast = await edgeContrast(page.locator(field));
+      if (contrast < 3) found.push(`${colorScheme}: the edge of ${field} has ${contrast.toFixed(2)}`);
+    }
+    for (const place of ["waiting", "sessions"]) {
+      await page.open(place);
+      await page.locator(PLACES[place]).first().waitFor();
+      await page.evaluate(async () => (await import("/state/app.js")).dispatch({ type: "link", status: "lost", since: Date.now(), lastWord: Date.now() - 5000 }));
+      await page.locator(".body.is-stale").waitFor();
+      found.push(...(await faults(page, ["color-contrast"])).map((one) => `${place}, ${colorScheme}, reconnecting: ${one}`));
+      if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `away-${place}-1440-${colorScheme}.png`) });
+      await page.evaluate(async () => (await import("/state/app.js")).dispatch({ type: "link", status: "live" }));
+      await page.locator(".body:not(.is-stale)").waitFor();
+    }
+  }
+  assert.deepEqual(found, []);
+  await isClean(page);
+});
+
 test("everything can be done by keyboard, and the focus is seen", async () => {
   const page = await visit(browser, bus);
   await page.keyboard.press("g");
@@ -148,10 +183,14 @@ test("everything can be done by keyboard, and the focus is seen", async () => {
 
 test("the first paint is quick", async () => {
   const page = await visit(browser, bus);
-  await page.reload();
-  await page.waitForSelector(".link.is-live");
-  const paint = await page.evaluate(() => performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint")?.startTime);
-  console.log(`first contentful paint after ${paint?.toFixed(0)} ms`);
-  assert.ok(paint < 2000, `${paint}`);
+  const paints = [];
+  for (let load = 0; load < 5; load++) {
+    await page.reload();
+    await page.waitForSelector(".link.is-live");
+    paints.push(await page.evaluate(() => performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint")?.startTime));
+  }
+  const median = paints.toSorted((one, other) => one - other)[2];
+  console.log(`first contentful paint after ${median.toFixed(0)} ms, the median of ${paints.map((one) => one.toFixed(0)).join(", ")}`);
+  assert.ok(median < 300, `${paints}`);
   await isClean(page);
 });

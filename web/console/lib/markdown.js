@@ -65,7 +65,8 @@ function blockNode(block, depth) {
   const fence = FENCE.exec(list[0]);
   if (fence) {
     const isClosed = list.length > 1 && FENCE.exec(list.at(-1) ?? "")?.[1].startsWith(fence[1]);
-    return h("pre", { class: "code", tabindex: "0" }, h("code", null, list.slice(1, isClosed ? -1 : undefined).join("\n")));
+    const text = list.slice(1, isClosed ? -1 : undefined).join("\n");
+    return h("div", { class: "code-block" }, h("pre", { class: "code", tabindex: "0" }, h("code", null, text)), h("button", { class: "button small copy-code", type: "button", "aria-label": "copy this code", onclick: copyCode }, "copy"));
   }
   const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(list[0]);
   // The page has headings of its own, so those of an agent come below.
@@ -77,6 +78,21 @@ function blockNode(block, depth) {
   if (ITEM.test(list[0])) return listNode(list, depth);
   if (list.length > 1 && list[0].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(list[1])) return table(list);
   return h("p", null, inline(block));
+}
+
+/** Copies the block that the button belongs to. Where a page may not, the block is selected. @param {{currentTarget: EventTarget | null}} event */
+async function copyCode({ currentTarget }) {
+  const button = /** @type {HTMLElement} */ (currentTarget);
+  const code = /** @type {HTMLElement} */ (button.previousElementSibling);
+  const word = /** @type {Text} */ (button.firstChild);
+  try {
+    await navigator.clipboard.writeText(code.textContent ?? "");
+    word.data = "copied";
+  } catch {
+    getSelection()?.selectAllChildren(code);
+    word.data = "selected";
+  }
+  setTimeout(() => (word.data = "copy"), 1500);
 }
 
 /** A list; items that stand further right are lists inside. @param {string[]} lines @param {number} depth @returns {VNode} */
