@@ -161,6 +161,29 @@ test("code in an answer is copied by its button", async () => {
   await isClean(page);
 });
 
+test("a page that nobody touches hears of a question too, and asks seldom while nothing happens", async () => {
+  const page = await visit(browser, bus, { alone: true });
+  const asked = await page.evaluate(async () => {
+    const { bus } = await import("/state/app.js");
+    const times = (window.asked_ = []);
+    const ask = bus.ask;
+    bus.ask = (method, ...more) => (method === "_bus/sessions" && times.push(Date.now()), ask.call(bus, method, ...more));
+    await new Promise((done) => setTimeout(done, 6000));
+    return times.length;
+  });
+  assert.ok(asked <= 2, `${asked} times in six seconds`);
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const turn = editor.prompt(await editor.open("agent"), "/ask");
+  turn.catch(() => undefined);
+  await page.locator(".question").waitFor({ timeout: 15_000 });
+  await page.keyboard.press("j");
+  await page.waitForTimeout(400);
+  await page.keyboard.press("a");
+  await turn;
+  editor.close();
+  await isClean(page);
+});
+
 test("a form of an agent is filled in", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "/form");

@@ -194,3 +194,30 @@ test("the first paint is quick", async () => {
   assert.ok(median < 300, `${paints}`);
   await isClean(page);
 });
+
+for (const [width, height] of [[1440, 900], [390, 844]]) {
+  test(`${width} wide: a form with faults, the output of a command, and code are in order, in light and dark`, async () => {
+    const page = await visit(browser, bus, { viewport: { width, height }, hasTouch: width < 700, isMobile: width < 700 });
+    const found = [];
+    const check = async (name) => {
+      for (const colorScheme of ["light", "dark"]) {
+        await page.emulateMedia({ colorScheme });
+        found.push(...(await faults(page)).map((one) => `${name}, ${colorScheme}: ${one}`));
+      }
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      if (wide > 0) found.push(`${name} is ${wide} px too wide`);
+    };
+    await begin(page, "gemini", "/fields");
+    await page.locator(".question [type=submit]").click();
+    await page.locator(".fault").first().getByText("Choose one").waitFor();
+    await check("a form");
+    await begin(page, "gemini", "/output 1000");
+    await page.getByRole("button", { name: "Show all" }).waitFor();
+    await check("output");
+    await begin(page, "echo", "```sh\nls -l\n```\n");
+    await page.locator(".agent .copy-code").focus();
+    await check("code");
+    assert.deepEqual(found, []);
+    await isClean(page);
+  });
+}
