@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -30,6 +30,7 @@ const OPEN_FILES: usize = 256;
 /// Why lines are missing.
 const TOO_SLOW: &str = "the disk or this program was too slow";
 const AWAY: &str = "the writer was away";
+const UNSURE: &str = "the disk took them and may have lost them";
 /// How much of the end of a file is read to find its last entry.
 const TAIL_BYTES: u64 = 1 << 20;
 
@@ -84,13 +85,15 @@ struct Session {
     file: Option<File>,
     /// The last write did not succeed, and may have left half a line.
     is_torn: bool,
-    is_synced: bool,
+    /// How many entries were written since its file was last made sure to be on disk.
+    unsynced: u64,
     gap: Option<Gap>,
     /// How many lines the bus had logged when the last of the gap was said.
     gap_upto: Option<u64>,
     /// The last `n` in its file.
     last_n: Option<u64>,
-    /// When something was written to it last, in the order of writes.
+    /// When something was written to it last, in the order of writes. While its file is open it has this place in
+    /// `Store::open_files`.
     used: u64,
     /// The last sums that its agent has reported, once it has reported some.
     meter: Option<Meter>,
@@ -100,7 +103,8 @@ struct Session {
 pub struct Store {
     folder: Folder,
     sessions: HashMap<String, Session>,
-    open_files: usize,
+    /// The labels of the sessions whose files are open, those first that said nothing for the longest time.
+    open_files: BTreeMap<u64, String>,
     most_files: usize,
     /// The bus has told of all sessions that it had open before.
     knows_all: bool,
@@ -109,12 +113,18 @@ pub struct Store {
     spent: Spent,
     /// Why nothing can be written, in the words of the system.
     failing: Option<String>,
+    /// Why what was written may not be on disk.
+    failing_sync: Option<String>,
+    /// Makes what was written to a file be on disk.
+    sync_file: fn(&File) -> io::Result<()>,
 }
 
 /// Whether a session begins with this: somebody says something, and does not only tell what can be said.
 fn is_word(message: &RawValue) -> bool {
     let Some(kind) = Kind::of(message) else { return true };
     match (kind.method.as_deref(), kind.update()) {
+        // What is set before the first prompt, and that it was.
+        (Some("session/set_mode" | "session/set_model" | "session/set_config_option") | None, _) => false,
         (Some("session/update"), Some(update)) => !matches!(
             update,
             "available_commands_update"
@@ -133,8 +143,19 @@ impl Store {
     pub fn new(folder: Folder) -> Store {
         let (counted, spent) = (Counted::default(), Spent::default());
         let (sessions, most_files) = (HashMap::new(), OPEN_FILES);
-        let (open_files, writes, knows_all, failing) = (0, 0, false, None);
-        Store { folder, sessions, open_files, most_files, knows_all, writes, counted, spent, failing }
+        Store {
+            folder,
+            sessions,
+            open_files: BTreeMap::new(),
+            most_files,
+            knows_all: false,
+            writes: 0,
+            counted,
+            spent,
+            failing: None,
+            failing_sync: None,
+            sync_file: File::sync_data,
+        }
     }
 
     /// So many files may be open at the same time. A file that is not open is not locked, either.
@@ -170,7 +191,7 @@ impl Store {
 
     /// Why nothing can be written now.
     pub fn failing(&self) -> Option<&str> {
-        self.failing.as_deref()
+        self.failing.as_deref().or(self.failing_sync.as_deref())
     }
 
     /// A session is open under this label. What stood under it before is over.
@@ -189,7 +210,7 @@ impl Store {
             knows_replay: false,
             file: None,
             is_torn: false,
-            is_synced: true,
+            unsynced: 0,
             gap: None,
             gap_upto: None,
             last_n: Some(0),
@@ -209,8 +230,10 @@ impl Store {
                 session.gap = Some(Gap { lines: None, why: AWAY.to_owned() });
             }
             // It is locked from now on, so that nobody removes it.
-            if self.open_files < self.most_files && session.open(&self.folder).is_ok() {
-                self.open_files += 1;
+            if self.open_files.len() < self.most_files && session.open(&self.folder).is_ok() {
+                self.writes += 1;
+                session.used = self.writes;
+                self.open_files.insert(session.used, label.to_owned());
             }
         }
         self.counted.sessions += u64::from(session.is_begun);
@@ -296,14 +319,10 @@ impl Store {
             self.write(label, &over);
         }
         self.spent.ended(label);
+        self.sync_session(label);
         if let Some(session) = self.sessions.remove(label) {
             self.counted.sessions -= u64::from(session.is_begun);
-            self.open_files -= usize::from(session.file.is_some());
-            if let Some(file) = &session.file
-                && !session.is_synced
-            {
-                let _ = file.sync_data();
-            }
+            self.open_files.remove(&session.used);
         }
     }
 
@@ -333,12 +352,30 @@ impl Store {
 
     /// Makes what was written last on disk.
     pub fn sync(&mut self) {
-        for session in self.sessions.values_mut().filter(|session| !session.is_synced) {
-            if let Some(file) = &session.file {
-                let _ = file.sync_data();
-            }
-            session.is_synced = true;
+        let unsynced = self.sessions.iter().filter(|(_, session)| session.unsynced > 0);
+        let labels: Vec<String> = unsynced.map(|(label, _)| label.clone()).collect();
+        let are_fine = labels.iter().filter(|label| self.sync_session(label)).count() == labels.len();
+        if are_fine && !labels.is_empty() {
+            self.failing_sync = None;
         }
+    }
+
+    /// Makes what was written of a session be on disk. A disk that says late that it is full or broken may have lost
+    /// what it took, so that is a gap. Returns whether all is well.
+    fn sync_session(&mut self, label: &str) -> bool {
+        let Some(session) = self.sessions.get_mut(label) else { return true };
+        let lines = std::mem::take(&mut session.unsynced);
+        let Some(file) = session.file.as_ref().filter(|_| lines > 0) else { return true };
+        let Err(error) = (self.sync_file)(file) else { return true };
+        session.misses(lines, &format!("{UNSURE}: {error}"), None);
+        // What is left of it may end anywhere.
+        session.is_torn = true;
+        self.counted.missed += lines;
+        if self.failing_sync.is_none() {
+            warn!("transcripts in {} may not be on disk: {error}", self.folder.path().display());
+        }
+        self.failing_sync = Some(error.to_string());
+        false
     }
 
     /// How many sessions are open.
@@ -357,10 +394,13 @@ impl Store {
             return;
         }
         self.writes += 1;
-        session.used = self.writes;
-        let (had_file, was_begun) = (session.file.is_some(), session.is_begun);
+        let used = std::mem::replace(&mut session.used, self.writes);
+        let known = self.open_files.remove(&used);
+        let was_begun = session.is_begun;
         let outcome = session.write(&self.folder, entries, &mut self.counted);
-        self.open_files = self.open_files + usize::from(session.file.is_some()) - usize::from(had_file);
+        if session.file.is_some() {
+            self.open_files.insert(session.used, known.unwrap_or_else(|| label.to_owned()));
+        }
         self.counted.sessions += u64::from(session.is_begun && !was_begun);
         match outcome {
             Ok(()) => {
@@ -378,20 +418,13 @@ impl Store {
                 self.failing = Some(error.to_string());
             }
         }
-        if self.open_files > self.most_files {
-            self.close_oldest();
-        }
-    }
-
-    /// Closes the file of the session that said nothing for the longest time.
-    fn close_oldest(&mut self) {
-        let with_file = self.sessions.values_mut().filter(|session| session.file.is_some());
-        if let Some(session) = with_file.min_by_key(|session| session.used)
-            && let Some(file) = session.file.take()
+        while self.open_files.len() > self.most_files
+            && let Some((_, oldest)) = self.open_files.pop_first()
         {
-            let _ = file.sync_data();
-            session.is_synced = true;
-            self.open_files -= 1;
+            self.sync_session(&oldest);
+            if let Some(session) = self.sessions.get_mut(&oldest) {
+                session.file = None;
+            }
         }
     }
 }
@@ -454,7 +487,7 @@ impl Session {
     fn write(&mut self, folder: &Folder, entries: &[Entry], counted: &mut Counted) -> io::Result<()> {
         if self.file.as_ref().is_some_and(|file| !folder.is_current(file)) {
             // Somebody has removed it. What is said from now on is kept all the same.
-            (self.file, self.is_begun) = (None, false);
+            (self.file, self.is_begun, self.unsynced) = (None, false, 0);
         }
         if self.file.is_none() {
             self.open(folder)?;
@@ -477,7 +510,8 @@ impl Session {
             self.is_torn = true;
             return Err(error);
         }
-        (self.is_torn, self.is_begun, self.is_synced) = (false, true, false);
+        (self.is_torn, self.is_begun) = (false, true);
+        self.unsynced += entries.len() as u64;
         counted.gaps += u64::from(self.gap.take().is_some());
         counted.entries += entries.len() as u64;
         counted.bytes += bytes.len() as u64;

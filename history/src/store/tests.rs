@@ -263,10 +263,82 @@ fn very_many_sessions_need_few_files() {
         let agent_session = number.to_string();
         store.opened(&format!("s{number}"), Header { agent_session, ..header("A") });
         store.heard(&format!("s{number}"), says(0, "plan", "one"));
-        assert!(store.open_files <= OPEN_FILES);
+        assert!(store.open_files.len() <= OPEN_FILES);
     }
     store.heard("s0", says(1, "plan", "two"));
     assert_eq!(store.folder().list().unwrap().len(), 2 * OPEN_FILES);
+}
+
+/// The file that is closed is found without a look at the others: of so many sessions a look at all of them for each
+/// line would take minutes.
+#[test]
+fn of_very_many_sessions_those_that_said_nothing_for_the_longest_time_are_closed() {
+    const SESSIONS: u64 = 4000;
+    const ROUNDS: u64 = 5;
+    let dir = tempdir().unwrap();
+    let mut store = store(dir.path());
+    store.sync_file = |_| Ok(());
+    for number in 0..SESSIONS {
+        store.opened(&number.to_string(), Header { agent_session: number.to_string(), ..header("A") });
+    }
+    for round in 0..ROUNDS {
+        for number in 0..SESSIONS {
+            store.heard(&number.to_string(), says(round, "plan", "one"));
+        }
+    }
+    // One that is written to stays, and one that ends makes room.
+    store.heard(&(SESSIONS - 100).to_string(), says(ROUNDS, "plan", "one"));
+    store.ended("3999", String::new(), 0, None);
+    let is_open = |number: u64| store.folder().is_open(&SessionId::of("p", None, &number.to_string()));
+    let open = (0..SESSIONS).filter(|number| is_open(*number)).count();
+    assert_eq!((open, store.open_files.len()), (OPEN_FILES - 1, OPEN_FILES - 1));
+    assert!(is_open(SESSIONS - 100) && is_open(3998) && !is_open(SESSIONS - 1 - OPEN_FILES as u64));
+}
+
+#[test]
+fn what_the_disk_took_and_may_have_lost_is_a_gap() {
+    let dir = tempdir().unwrap();
+    let mut store = store(dir.path());
+    store.opened(LABEL, header("A"));
+    store.heard(LABEL, says(0, "plan", "one"));
+    store.sync();
+    assert!(store.failing().is_none());
+    store.sync_file = |_| Err(io::Error::from_raw_os_error(nix::libc::EIO));
+    store.heard(LABEL, says(1, "plan", "two"));
+    store.heard(LABEL, says(2, "plan", "three"));
+    store.sync();
+    let why = store.failing().unwrap().to_owned();
+    assert!(why.contains("os error 5"), "{why}");
+    // As long as the disk does not say that all is well, the status says so.
+    store.sync();
+    store.heard(LABEL, says(3, "plan", "four"));
+    assert!(store.failing().is_some());
+    store.sync_file = File::sync_data;
+    store.sync();
+    assert!(store.failing().is_none());
+    assert_eq!(shown(&read(dir.path())), ["one", "two", "three", "gap 2", "four"]);
+    assert_eq!((store.counted().missed, store.counted().gaps), (2, 1));
+    // Also when the session ends with it.
+    store.sync_file = |_| Err(io::Error::from_raw_os_error(nix::libc::ENOSPC));
+    store.heard(LABEL, says(4, "plan", "five"));
+    store.ended(LABEL, String::new(), 0, None);
+    assert!(store.failing().is_some() && store.counted().missed == 4);
+}
+
+#[test]
+fn what_is_only_set_begins_no_file() {
+    let dir = tempdir().unwrap();
+    let mut store = store(dir.path());
+    let other = |n: u64, message: &str| {
+        let message = RawValue::from_string(message.to_owned()).unwrap();
+        Heard { message, n: Some(n), ..says(n, "", "") }
+    };
+    store.opened(LABEL, header("A"));
+    store.heard(LABEL, other(0, r#"{"id":1,"method":"session/set_mode","params":{"modeId":"plan"}}"#));
+    store.heard(LABEL, other(0, r#"{"id":1,"result":{}}"#));
+    assert!(store.folder().list().unwrap().is_empty());
+    store.heard(LABEL, says(0, "plan", "one"));
+    assert_eq!(read(dir.path()).entries.len(), 3);
 }
 
 #[derive(Clone, Debug)]
