@@ -74,6 +74,16 @@ fn a_package_becomes_a_pool_that_runs_after_it_was_shown() {
 }
 
 #[test]
+fn no_registry_is_asked_before_the_user_has_chosen_one() {
+    let folder = TempDir::with_prefix("registry").expect("a folder");
+    let out = stdio_bus(folder.path(), &["add", "gemini", "--yes", "--here"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let public = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json";
+    assert!(said.contains("which registry?") && said.contains(public), "{said}");
+    assert_eq!(out.status.code(), Some(1), "{said}");
+}
+
+#[test]
 fn what_is_not_safe_needs_force_and_what_is_missing_is_named() {
     let risky = json!({ "npx": { "package": "x@1.0.0", "env": { "LD_PRELOAD": "x.so" } } });
     let elsewhere = json!({ "binary": { "plan9-mips": { "archive": "https://x/y.zip", "cmd": "y" } } });
