@@ -4,6 +4,7 @@
 //! that this file does not find itself.
 
 mod shape;
+mod words;
 
 use std::collections::HashSet;
 use std::fs;
