@@ -47,15 +47,7 @@ impl Bus {
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Prompt => {
                 self.answer(id, call, message);
-                if self.keeper.link().is_some() {
-                    keep::answer(
-                        self,
-                        call.session,
-                        By::Agent,
-                        message,
-                        key.spelled(&mut itoa::Buffer::new()),
-                    );
-                }
+                self.keep_answer(key, call, message);
                 self.prompt_ended(call.session, key, TurnEnd::Answered(message));
             }
             Purpose::Broadcast => {
@@ -67,6 +59,7 @@ impl Bus {
             Purpose::Reopen { session, replays } => self.loaded(id, call, message, session, replays),
             Purpose::Set(kind) => {
                 self.answer(id, call, message);
+                self.keep_answer(key, call, message);
                 if let (false, Some(key), Some(params)) = (failed, call.session, &call.params) {
                     let by = self.calls.calling_client(call.caller);
                     self.setting_made((key, by), kind, params, message.outcome());
@@ -82,6 +75,14 @@ impl Bus {
             Purpose::ClientInitialize | Purpose::Ignore => {}
         }
         self.check_idle(id);
+    }
+
+    /// The agent has answered what is written down, so the answer is as well.
+    #[inline]
+    fn keep_answer(&mut self, key: CallKey, call: &Call, message: Message<'_>) {
+        if self.keeper.link().is_some() {
+            keep::answer(self, call.session, By::Agent, message, key.spelled(&mut itoa::Buffer::new()));
+        }
     }
 
     /// A call has ended with an error of the bus instead of an answer.

@@ -323,7 +323,15 @@ impl Bus {
             _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
         let session = SessionRef::Known(key);
-        self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        let call = self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        let is_kept = match purpose {
+            Purpose::Set(_) => true,
+            Purpose::Ask => keep::is_said_meanwhile(method),
+            _ => false,
+        };
+        if is_kept && self.keeper.link().is_some() {
+            keep::aside(self, key, link, message, call);
+        }
         Ok(())
     }
 

@@ -44,6 +44,9 @@ pub(crate) struct Keeper {
     /// The clients that wait for what it reads, by the number of the question.
     pub(crate) joining: BTreeMap<u64, Joining>,
     pub(crate) last_question: u64,
+    /// Where the beginning of a line is written that it is told, so that none takes memory of its own.
+    #[serde(skip)]
+    pub(crate) start: Vec<u8>,
 }
 
 impl Keeper {
