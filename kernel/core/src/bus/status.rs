@@ -310,9 +310,11 @@ impl<'a> Report<'a> {
         session.guests.iter().map(view).collect()
     }
 
-    /// The name of a client, or a number that no other client ever has.
+    /// The name of a client, also of one that is just leaving, or a number that no other client ever has.
     pub(super) fn client_label(&self, link: Link) -> Cow<'a, str> {
-        match self.bus.clients.get(link).and_then(Client::name) {
+        let bus = self.bus;
+        let client = bus.clients.get(link).or_else(|| bus.leftovers.leaving(link));
+        match client.and_then(Client::name) {
             Some(name) => name.into(),
             None => format!("#{}", link.number()).into(),
         }

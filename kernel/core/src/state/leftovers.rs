@@ -221,6 +221,14 @@ impl Leftovers {
         })
     }
 
+    /// This client, if it has left and what it had is let go now.
+    pub(crate) fn leaving(&self, link: Link) -> Option<&Client> {
+        match self.queue.front() {
+            Some(Leftover::Departed(gone)) if gone.link == link => Some(&gone.client),
+            _ => None,
+        }
+    }
+
     /// Whether this session is still to be lost with its worker.
     pub(crate) fn has_session(&self, worker: WorkerId, name: &[u8], key: SessionKey) -> bool {
         self.lives.range(lives_of(worker)).any(|(_, lost)| lost.sessions.get(name) == Some(&key))

@@ -169,3 +169,17 @@ fn a_guest_that_does_not_keep_up_is_told_that_a_session_has_ended() {
     }
     bus.hears_event(ben, "ended");
 }
+
+#[test]
+fn a_guest_that_vanishes_is_named() {
+    let (mut bus, _, ben, _, session) = shared();
+    bus.attaches(ben, &json!({"session": "s1"}));
+    let cem = bus.acp_client();
+    bus.sees(cem);
+    bus.sends(cem, r#"{"id":0,"method":"_bus/hello","params":{"client":"cem"}}"#);
+    bus.attaches(cem, &json!({"session": "s1"}));
+    bus.all_unseen(ben);
+    bus.handles(Event::Broken(cem));
+    let left = bus.hears_event(ben, "detached");
+    assert_eq!((&left["client"], &left["session"]), (&json!("cem"), &json!(session)));
+}
