@@ -36,6 +36,22 @@ fn whoever_says_nothing_or_drips_is_closed() {
 }
 
 #[test]
+fn a_crowd_that_shows_no_token_keeps_nobody_out() {
+    let config = echo_with(json!({ "listen": "http://127.0.0.1:0" }));
+    // So many files are enough for some forty connections, of which twenty may be those of strangers.
+    let bus = Bus::plan(config).after("ulimit -n 150").start();
+    let web = Web::of(&bus);
+    let mut known = web.socket(&web.token("observe"));
+    let mut crowd: Vec<_> = (0..60).map(|_| web.connect()).collect();
+    assert_eq!(web.http("GET", "/healthz", &[], "").status, 200);
+    // The oldest has given way before it was silent for too long.
+    let began = std::time::Instant::now();
+    assert!(matches!(crowd[0].read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert!(began.elapsed().as_secs() < 8, "it was only silent for too long");
+    assert!(known.asks(1, "_bus/status", json!({})).get("result").is_some());
+}
+
+#[test]
 fn heads_and_bodies_have_a_limit() {
     let bus = bus_with_door();
     let web = Web::of(&bus);
