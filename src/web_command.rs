@@ -1,4 +1,4 @@
-//! `web`: opens the web door, makes links for it, lists and revokes its tokens.
+//! `web`: opens the web door, makes links for it, lists and revokes these and its tokens.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use clients::Fault;
 use clients::table::{self, Cell};
+use clients::{Fault, status};
 use kernel_core::config::WebConfig;
 use kernel_shell::config::{self, ClientConfig};
-use rpc::text::rfc3339_of_millis;
-use serde_json::json;
+use rpc::text::{rfc3339_of_millis, unix_ms};
+use serde_json::{Value, json};
 use web::scope::Scope;
 use web::tokens::{DoorPlace, Store};
 use web::{Options, Orders};
@@ -29,8 +29,9 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus web url                          a link that opens the console of the running bus, once
   stdio-bus web url --scope approve --qr     one for a phone, which may answer questions and nothing more
-  stdio-bus web tokens                       tokens that such links have given out
-  stdio-bus web revoke 3f9a01cc              end one of them
+  stdio-bus web links                        links that nobody has used yet
+  stdio-bus web tokens                       tokens that links have given out
+  stdio-bus web revoke 3f9a01cc              end one of either
   stdio-bus web                              open the door by hand, for a bus whose bus.json has no \"web\"
 
 `serve` opens the door by itself where bus.json has \"web\": {\"listen\": \"http://127.0.0.1:9001\"}. A link is good \
@@ -43,6 +44,11 @@ const URL_EXAMPLES: &str = "\
 Examples:
   stdio-bus web url --open                   the console, in the browser
   stdio-bus web url --scope approve --qr     for a phone";
+
+const LINKS_EXAMPLES: &str = "\
+Examples:
+  stdio-bus web links
+  stdio-bus web links --json | jq -r '.[].id'";
 
 const TOKENS_EXAMPLES: &str = "\
 Examples:
@@ -82,10 +88,13 @@ enum WebCommand {
     /// Print a link that opens the console, good once and for ten minutes
     #[command(after_help = URL_EXAMPLES)]
     Url(UrlArgs),
+    /// List the links that were made and not used yet, without their codes
+    #[command(after_help = LINKS_EXAMPLES)]
+    Links(LinksArgs),
     /// List the tokens that links have given out
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(TokensArgs),
-    /// Revoke a token, and end its connections
+    /// Revoke a link that was not used yet, or a token, and end its connections
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(RevokeArgs),
 }
@@ -106,6 +115,15 @@ struct UrlArgs {
 }
 
 #[derive(clap::Args)]
+struct LinksArgs {
+    /// Print the links as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(clap::Args)]
 struct TokensArgs {
     /// Print the tokens as JSON
     #[arg(long)]
@@ -116,7 +134,7 @@ struct TokensArgs {
 
 #[derive(clap::Args)]
 struct RevokeArgs {
-    /// The id of the token, as `web tokens` shows it
+    /// The id, as `web links` or `web tokens` shows it
     id: String,
     #[command(flatten)]
     config: ConfigArg,
@@ -170,6 +188,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let outcome = match args.command {
         None => return open(args.open),
         Some(WebCommand::Url(args)) => url(&args),
+        Some(WebCommand::Links(args)) => links(&args),
         Some(WebCommand::Tokens(args)) => tokens(&args),
         Some(WebCommand::Revoke(args)) => revoke(&args),
     };
@@ -227,6 +246,30 @@ fn answers(door: &DoorPlace) -> bool {
             && answer == *b"HTTP/1.1 200"
 }
 
+fn links(args: &LinksArgs) -> Result<ExitCode, Fault> {
+    let store = args.config.store()?;
+    let links: Vec<_> = store.links().collect();
+    if args.json {
+        let shown = |seconds: u64| rfc3339_of_millis(seconds * 1000);
+        let all = links.iter().map(|link| {
+            let (created, expires) = (shown(link.created), shown(link.expires));
+            json!({ "id": link.id, "scope": link.scope, "created": created, "expires": expires })
+        });
+        return Ok(print(&format!("{}\n", all.collect::<Value>())));
+    }
+    if links.is_empty() {
+        return Ok(print("no links\n"));
+    }
+    let now = unix_ms() / 1000;
+    let mut rows = vec![Vec::from(["ID", "SCOPE", "AGE", "EXPIRES"].map(Cell::new))];
+    for link in links {
+        let age = status::duration(now.saturating_sub(link.created));
+        let left = format!("in {}", status::duration(link.expires.saturating_sub(now)));
+        rows.push(Vec::from([link.id, link.scope.to_string(), age, left].map(Cell::new)));
+    }
+    Ok(print(&table::lines(&rows).iter().map(|line| format!("{line}\n")).collect::<String>()))
+}
+
 fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
     let store = args.config.store()?;
     let shown = |seconds: u64| rfc3339_of_millis(seconds * 1000);
@@ -259,7 +302,10 @@ fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
 fn revoke(args: &RevokeArgs) -> Result<ExitCode, Fault> {
     match args.config.store()?.revoke(&args.id).map_err(cannot_keep)? {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Fault::Failed(format!("there is no token {:?}: see `stdio-bus web tokens`", args.id))),
+        false => Err(Fault::Failed(format!(
+            "there is no link and no token {:?}: see `stdio-bus web links` and `stdio-bus web tokens`",
+            args.id
+        ))),
     }
 }
 
