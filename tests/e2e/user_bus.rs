@@ -216,6 +216,38 @@ fn doctor_says_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
+fn status_and_doctor_say_why_a_pool_does_not_start() {
+    let user = User::new();
+    let crash = json!({ "id": "crash", "command": "sh", "args": ["-c", "exit 3"] });
+    fs::create_dir_all(user.path(".config/stdio-bus")).expect("the folder is ours");
+    fs::write(user.config(), json!({ "pools": [crash] }).to_string()).expect("a file");
+    user.uses_free_port(&user.config());
+    user.says("elsewhere", &["start"]);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = user.says("elsewhere", &["status"]);
+        if said.lines().any(|line| line == "crash/0: exited with code 3") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        thread::sleep(LOOK_AGAIN);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = text(&user.runs("elsewhere", &["doctor"]));
+        if said.contains("pool crash is ") {
+            assert!(
+                said.contains(": exited with code 3\n") && said.contains("stdio-bus logs crash"),
+                "{said}"
+            );
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[test]
 fn a_service_of_systemd_gets_the_environment_by_name() {
     let user = User::new();
     let pool = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] });
