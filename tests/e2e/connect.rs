@@ -1,7 +1,7 @@
 //! `connect`: an IDE keeps working while the bus behind it is killed and restarted.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
@@ -250,6 +250,50 @@ fn a_bus_that_comes_back_gets_the_new_token() {
     assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));
     let (status, text) = ide.closes();
     assert_eq!((status.code(), text.as_str()), (Some(0), ""));
+    kill_and_wait(bus);
+}
+
+#[test]
+fn run_goes_on_with_its_session_when_the_bus_comes_back() {
+    let folder = BusFolder::new();
+    let mut bus = folder.serve();
+    let mut talk = folder.command(&["run", "--pool", "echo", "--input", "lines"]).spawn().expect("it starts");
+    let log = Log::of(talk.stderr.take().expect("piped"));
+    let mut stdin = talk.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(talk.stdout.take().expect("piped"));
+    let mut says = |text: &str| stdin.write_all(format!("{text}\n").as_bytes()).expect("it reads");
+    let mut hears = |text: &str| {
+        let mut line = String::new();
+        while line.trim_end() != text {
+            line.clear();
+            assert!(stdout.read_line(&mut line).expect("UTF-8") > 0, "it never said {text:?}");
+        }
+    };
+    says("one");
+    hears("one");
+    kill_and_wait(bus);
+    log.has("the bus has gone away");
+    says("typed meanwhile");
+    bus = folder.serve();
+    log.has("the bus is back");
+    hears("typed meanwhile");
+    // The answer of a turn that the bus has taken with it is lost, and the next prompt has its turn.
+    says("/slow 600");
+    let calls = || {
+        let out = run(folder.path(), &["status", "--json"], "");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")["calls"].as_u64()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while calls() != Some(1) {
+        assert!(Instant::now() < deadline, "the turn does not begin\n{}", log.text());
+    }
+    kill_and_wait(bus);
+    log.has("in the middle of the turn, so its answer is lost");
+    bus = folder.serve();
+    says("three");
+    hears("three");
+    drop(stdin);
+    assert_eq!(talk.wait().expect("it is our child").code(), Some(1), "a turn was lost\n{}", log.text());
     kill_and_wait(bus);
 }
 
