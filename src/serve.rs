@@ -13,7 +13,7 @@ use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::{Carried, CompanionArgs, ServeError, UserSocket};
 
 use crate::output::report;
-use crate::{paths, unexpanded};
+use crate::{log_filter, paths, unexpanded};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -129,6 +129,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         history: history_args(),
         notify: notify_args(),
     };
+    if let Some(fault) = env::var("RUST_LOG").ok().and_then(|filter| log_filter::fault(&filter)) {
+        report(format_args!("stdio-bus: {fault}"), 0);
+    }
     kernel_shell::start_logging(match args.log_format {
         LogFormat::Text => kernel_shell::LogFormat::Text,
         LogFormat::Json => kernel_shell::LogFormat::Json,

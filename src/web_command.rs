@@ -1,13 +1,15 @@
 //! `web`: opens the web door, makes links for it, lists and revokes these and its tokens.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use clients::address::TargetArgs;
 use clients::table::{self, Cell};
-use clients::{Fault, status};
+use clients::{Fault, Target, status};
 use kernel_core::config::WebConfig;
 use kernel_shell::config::{self, ClientConfig};
 use rpc::text::{rfc3339_of_millis, unix_ms};
@@ -199,7 +201,7 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
     let (mut store, config) = args.config.store_and_config()?;
     let at = store.doors().find(|door| answers(door)).map(|door| door.public.clone());
     let Some(at) = at else {
-        return Err(Fault::Unreachable("no web door of this bus is open".to_owned()));
+        return Err(no_door(&config));
     };
     let web = ClientConfig::load(&config).ok().and_then(|clients| clients.web);
     // A code that is drawn is for another device, and so is one that may only approve.
@@ -231,6 +233,24 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
         }
     }
     Ok(print(&format!("{link}\n")))
+}
+
+/// Why the bus of this configuration has no door: it does not run, or runs without one.
+fn no_door(config: &Path) -> Fault {
+    let user_bus = paths::user_bus().filter(|user| {
+        fs::canonicalize(&user.config).ok().is_some_and(|its| fs::canonicalize(config).ok() == Some(its))
+    });
+    let target = Target::resolve(TargetArgs::default(), || Ok(config.to_owned()), user_bus);
+    let Ok(status) = target.and_then(|target| status::fetch(&target)) else {
+        return Fault::Unreachable("no web door of this bus is open".to_owned());
+    };
+    let status: Value = serde_json::from_str(status.get()).unwrap_or_default();
+    Fault::Failed(match status::why_down(&status["web"]) {
+        _ if status["web"].is_null() => {
+            "this bus has no web door: set \"web\" in bus.json or start with --web".to_owned()
+        }
+        why => format!("the web door of this bus is not open: {why}; `stdio-bus status` shows it"),
+    })
 }
 
 /// Whether this door is open. Without TLS it is asked; with it, it is enough that something listens. Its name may be
