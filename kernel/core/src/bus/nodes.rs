@@ -121,7 +121,7 @@ impl<'a> Placement<'a> {
         }
         let (_, lost) = at_node().find(|(_, worker)| worker.has_lost_node())?;
         let why = lost.last_error.as_deref().unwrap_or_default();
-        Some(RpcError::node_lost(&pool.config, node, why).with_stderr(lost.stderr.last_lines()))
+        Some(lost.explain(RpcError::node_lost(&pool.config, node, why)))
     }
 
     /// Whether the pool has more workers than it keeps, so that this one can go when it is idle.

@@ -277,9 +277,10 @@ impl<'a> Placement<'a> {
             return self.lost_error(dying);
         }
         let failed = workers.iter().find_map(|worker| Some((worker.last_error.as_deref()?, worker)));
-        let why = failed.map_or("it is being stopped", |(why, _)| why);
-        let stderr = failed.map(|(_, worker)| worker.stderr.last_lines()).unwrap_or_default();
-        RpcError::pool_down(&pool.config, why).with_stderr(stderr)
+        match failed {
+            Some((why, worker)) => worker.explain(RpcError::pool_down(&pool.config, why)),
+            None => RpcError::pool_down(&pool.config, "it is being stopped").with_stderr(String::new()),
+        }
     }
 }
 

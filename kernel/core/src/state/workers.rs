@@ -302,7 +302,15 @@ impl Worker {
             }
             node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
         };
-        error.with_stderr(self.stderr.last_lines())
+        self.explain(error)
+    }
+
+    /// Adds what its process wrote to stderr. Of one that is for a node or finds one, the last line says why the node
+    /// cannot be reached, so the message has it too: people see no more than that.
+    pub(crate) fn explain(&self, error: RpcError) -> RpcError {
+        let is_far = self.config.finds_nodes || self.node.is_some();
+        let reason = if is_far { self.stderr.reason() } else { String::new() };
+        error.with_reason(&reason).with_stderr(self.stderr.last_lines())
     }
 
     /// The bus is about to end this life on purpose. If it has ended already, that was for another reason.

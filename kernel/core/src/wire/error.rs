@@ -123,6 +123,14 @@ impl RpcError {
     }
 
     pub(crate) fn unknown_session() -> RpcError {
+    /// Adds the reason to the message. Empty: none is known.
+    pub(crate) fn with_reason(mut self, reason: &str) -> RpcError {
+        if !reason.is_empty() {
+            self.message = format!("{} ({reason})", self.message);
+        }
+        self
+    }
+
         RpcError::new(-32051, "unknown_session", "not a session of this client")
     }
 
