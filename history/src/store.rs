@@ -80,6 +80,8 @@ struct Session {
     held_bytes: usize,
     /// Its file has a header.
     is_begun: bool,
+    /// Its first word was heard, whether it could be written or not.
+    has_words: bool,
     /// What its agent tells again is in its file already.
     knows_replay: bool,
     file: Option<File>,
@@ -207,6 +209,7 @@ impl Store {
             held: Vec::new(),
             held_bytes: 0,
             is_begun: false,
+            has_words: false,
             knows_replay: false,
             file: None,
             is_torn: false,
@@ -266,10 +269,12 @@ impl Store {
         let (message, left_out) = cut(&heard.message);
         let what = What::Message(message.into_owned());
         let entry = Entry { at: heard.at, by: heard.by, n: heard.n, cut: left_out, what };
-        if !session.is_begun && matches!(&entry.what, What::Message(message) if !is_word(message)) {
+        let is_held = !session.is_begun && !session.has_words;
+        if is_held && matches!(&entry.what, What::Message(message) if !is_word(message)) {
             session.hold(entry);
             return true;
         }
+        session.has_words = true;
         let mut over = session.take_held();
         session.joiner.hear(entry, &mut over);
         self.write(label, &over);

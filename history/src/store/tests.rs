@@ -339,6 +339,12 @@ fn what_is_only_set_begins_no_file() {
     assert!(store.folder().list().unwrap().is_empty());
     store.heard(LABEL, says(0, "plan", "one"));
     assert_eq!(read(dir.path()).entries.len(), 3);
+    // Once somebody has said something, answers are a part of it, also where nothing can be written.
+    fs::remove_file(file_of(dir.path())).unwrap();
+    fs::create_dir(file_of(dir.path())).unwrap();
+    store.heard(LABEL, says(1, "plan", "two"));
+    store.heard(LABEL, other(1, r#"{"id":2,"result":{}}"#));
+    assert_eq!(store.counted().missed, 2);
 }
 
 #[derive(Clone, Debug)]
