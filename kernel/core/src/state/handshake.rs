@@ -4,7 +4,7 @@
 //! have the same handshake and may share a worker. `clientInfo` and `_meta` make no difference, but for `bus/env`: the
 //! variables that the client wants for its agent.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,16 @@ pub(crate) struct Handshake {
     /// The params as the first client with this handshake wrote them.
     #[serde(with = "serde_bytes")]
     params: Box<[u8]>,
+    /// What the params say, once somebody has asked: they may be long, and one question of an agent asks for each guest.
+    #[serde(skip)]
+    said: OnceLock<Said>,
+}
+
+/// What the bus itself wants to know of the params.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    version: Option<u64>,
+    elicitation: bool,
 }
 
 impl PartialEq for Handshake {
@@ -36,7 +46,7 @@ impl PartialEq for Handshake {
 impl Handshake {
     /// The handshake of clients that never initialize.
     pub(crate) fn plain() -> Arc<Handshake> {
-        Arc::new(Handshake { key: Box::default(), params: Box::default() })
+        Arc::new(Handshake { key: Box::default(), params: Box::default(), said: OnceLock::new() })
     }
 
     /// The handshake that an `initialize` with these params asks for.
@@ -71,7 +81,7 @@ impl Handshake {
             // Params that are not an object are compared byte by byte.
             Err(_) => params.to_owned(),
         };
-        Arc::new(Handshake { key: key.into(), params: params.into() })
+        Arc::new(Handshake { key: key.into(), params: params.into(), said: OnceLock::new() })
     }
 
     pub(crate) fn params(&self) -> &[u8] {
@@ -85,7 +95,7 @@ impl Handshake {
 
     /// The version of the protocol that the client asked for. None: it said none.
     pub(crate) fn version(&self) -> Option<u64> {
-        self.value()["protocolVersion"].as_u64()
+        self.said().version
     }
 
     /// Whether the client asked for ACP's second version. The key begins with the version, so nothing is parsed.
@@ -103,12 +113,18 @@ impl Handshake {
 
     /// Whether the client can answer elicitations.
     pub(crate) fn offers_elicitation(&self) -> bool {
-        let value = self.value();
-        ["clientCapabilities", "capabilities"].iter().any(|key| value[key]["elicitation"].is_object())
+        self.said().elicitation
     }
 
-    fn value(&self) -> Value {
-        serde_json::from_slice(&self.params).unwrap_or_default()
+    fn said(&self) -> Said {
+        *self.said.get_or_init(|| {
+            let value: Value = serde_json::from_slice(&self.params).unwrap_or_default();
+            let offers = |key: &&str| value[*key]["elicitation"].is_object();
+            Said {
+                version: value["protocolVersion"].as_u64(),
+                elicitation: ["clientCapabilities", "capabilities"].iter().any(offers),
+            }
+        })
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -287,6 +303,28 @@ mod tests {
             wants(r#"{"bus/env":{"A":"1","B":"2"}}"#)
         );
         assert_eq!(wants(r#"{"bus/env":{}}"#), wants("7"));
+    }
+
+    #[test]
+    fn what_the_params_say_is_read_once_and_again_after_a_save() {
+        for (params, version, elicitation) in [
+            (r#"{"protocolVersion":2,"capabilities":{"elicitation":{}}}"#, Some(2), true),
+            (r#"{"protocolVersion":1,"clientCapabilities":{"elicitation":{"form":{}}}}"#, Some(1), true),
+            (r#"{"protocolVersion":"1","clientCapabilities":{"elicitation":true}}"#, None, false),
+            ("[1]", None, false),
+        ] {
+            let handshake = of(params);
+            let saved = rmp_serde::to_vec_named(&*handshake).unwrap();
+            let restored: Handshake = rmp_serde::from_slice(&saved).unwrap();
+            for handshake in [&*handshake, &restored] {
+                assert!(handshake.said.get().is_none(), "{params}");
+                assert_eq!(handshake.version(), version, "{params}");
+                assert!(handshake.said.get().is_some(), "{params}");
+                assert_eq!(handshake.offers_elicitation(), elicitation, "{params}");
+            }
+            assert_eq!(rmp_serde::to_vec_named(&*handshake).unwrap(), saved, "it is not saved");
+        }
+        assert_eq!(Handshake::plain().version(), None);
     }
 
     #[test]
