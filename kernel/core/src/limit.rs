@@ -134,7 +134,8 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const BUSY_WARNING_EVERY: Duration = Duration::from_secs(60);
 /// How many session-less notifications of a worker are kept for clients that join later, the last one of each method.
 pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
-/// The longest sticky notification and the longest broadcast that is kept, in bytes.
+/// The longest sticky notification, the longest broadcast, and the longest notification about a whole process that
+/// several clients are told, in bytes: each of them gets it, so it takes this many times their number.
 pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
 /// How many MCP servers of one session are looked at, which its client offers over its own connection.
 pub const MCP_SERVERS: usize = 64;
@@ -196,12 +197,21 @@ pub const ALARMS_KEPT: usize = 4096;
 pub const SESSIONS_PAGE: usize = 500;
 pub const SESSIONS_PAGE_BYTES: usize = 256 << 10;
 
+/// A status shows workers up to about this many bytes, and says how many more there are.
+pub const STATUS_WORKERS_BYTES: usize = 256 << 10;
 /// What processes use is measured at most this often, whoever asks.
 pub const USAGE_EVERY: Duration = Duration::from_secs(1);
 /// How many requests for a status may wait for that. Further ones are answered with what was measured last.
 pub const STATUS_WAITING: usize = 64;
 /// How many requests to read the configuration again may wait for their answer.
 pub const RELOADS_WAITING: usize = 16;
+
+/// The longest answer with a list of sessions, and the longest change of one, in bytes. The bus reads every row and
+/// writes many of them anew, and an agent with more sessions has pages.
+pub const LIST_BYTES: usize = 8 << 20;
+/// The longest params of a request for several sessions by their ids, in bytes: every id is looked up, and may be
+/// written anew.
+pub const BATCH_BYTES: usize = 1 << 20;
 
 /// How many clients may trace the traffic.
 pub const TRACERS: usize = 16;
