@@ -549,7 +549,7 @@ impl Bus {
         // believe that it is still in the session.
         let is_last = event == "ended" && enabled(Check::EndTold);
         for (link, token) in hearers {
-            if is_last || self.keeps_up(link, 0) {
+            if is_last || self.keeps_up(link, line.len()) {
                 self.send_own_to(link, &line, Edit::new(span, &token));
             }
         }

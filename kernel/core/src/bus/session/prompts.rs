@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bus::keep::{self, By};
 use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
-use crate::limit::{TURN_ERROR_BYTES, WAITING_PROMPTS};
+use crate::limit::{CLIENT_NAME_BYTES, TURN_ERROR_BYTES, WAITING_PROMPTS};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Written;
@@ -151,8 +151,10 @@ impl Bus {
     pub(in crate::bus) fn turn_ended(&mut self, key: SessionKey, end: TurnEnd<'_>) {
         let reason = match end {
             TurnEnd::Answered(answer) if !answer.is_error() => {
+                // Each of the others gets a copy of it.
                 nested::text(answer.line, answer.envelope.outcome, b"stopReason")
                     .map(|span| span.of(answer.line))
+                    .filter(|reason| reason.len() <= CLIENT_NAME_BYTES)
             }
             _ => None,
         };
