@@ -117,12 +117,6 @@ impl RpcError {
         self.with("turn", "running")
     }
 
-    /// Adds the last lines that the process wrote to its stderr.
-    pub(crate) fn with_stderr(self, lines: String) -> RpcError {
-        self.with("stderr", lines)
-    }
-
-    pub(crate) fn unknown_session() -> RpcError {
     /// Adds the reason to the message. Empty: none is known.
     pub(crate) fn with_reason(mut self, reason: &str) -> RpcError {
         if !reason.is_empty() {
@@ -131,6 +125,12 @@ impl RpcError {
         self
     }
 
+    /// Adds the last lines that the process wrote to its stderr.
+    pub(crate) fn with_stderr(self, lines: String) -> RpcError {
+        self.with("stderr", lines)
+    }
+
+    pub(crate) fn unknown_session() -> RpcError {
         RpcError::new(-32051, "unknown_session", "not a session of this client")
     }
 
