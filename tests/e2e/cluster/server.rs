@@ -112,6 +112,11 @@ impl NatsServer {
         let _ = self.child.wait();
     }
 
+    /// Is told something else from its next life on.
+    pub(super) fn is_told(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+    }
+
     pub(super) fn comes_back(&mut self) {
         self.child = spawn(&self.program, self.dir.path(), self.port, &self.settings, &self.place);
         self.has_started();

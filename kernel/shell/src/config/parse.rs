@@ -132,8 +132,8 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
     let listen = reader.listen(&top).into_iter().map(|(listen, _)| listen).collect();
     let token_file = reader.token_file(&top).map(|(path, _)| path);
     let web = reader.web(&top);
-    let name = top.find("name").and_then(|node| reader.bus_name(&node)).map(Box::from);
     let cluster = reader.cluster(&top);
+    let name = reader.name_of_bus(&top, cluster.as_ref());
     let history = reader.history(&top);
     if !reader.errors.is_empty() {
         return Err(reader.errors);
@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
             self.check_offers(&top, cluster, &pools);
         }
         let notify = self.notify(&top, &pools);
-        let name = top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from);
+        let name = self.name_of_bus(&top, cluster.as_ref());
         for (index, pool) in pools.iter_mut().enumerate().filter(|(_, pool)| pool.finds_nodes) {
             match &cluster {
                 Some(cluster) => pool.args.extend(nodes::cluster_args(cluster, name.as_deref())),

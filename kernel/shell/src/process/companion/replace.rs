@@ -1,7 +1,8 @@
-//! Replaces companions that another program has started: one after the other, each when it disturbs nobody.
+//! Replaces companions: one after the other, each when it disturbs nobody.
 //!
 //! The program that takes the place of a bus finds the companions of the one before, and goes on with them. Each is
-//! then asked to end, and started again as what this program has for it.
+//! then asked to end, and started again as what this program has for it. A link whose orders have changed while other
+//! machines use it is replaced in the same way.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,9 +10,9 @@ use std::time::Duration;
 
 use log::info;
 
-use kernel_core::{Bus, Moment, upgrade};
+use kernel_core::{Bus, Companion as Which, Moment, upgrade};
 
-use super::{Companion, Companions, Running};
+use super::{Companion, Companions, Kind, Running};
 use crate::io::Io;
 
 /// How often is looked whether one can be replaced.
@@ -31,6 +32,11 @@ pub(super) fn link_may_go(_: &Bus, running: &Running, _: Duration) -> bool {
     running.counted["pipes"].as_u64().unwrap_or_default() == 0
 }
 
+/// Whether calls in flight would fail if this one ended now. Pages connect to the next web door by themselves.
+pub(super) fn is_in_use(kind: &Kind, bus: &Bus, running: &Running) -> bool {
+    kind.which == Which::Link && !link_may_go(bus, running, Duration::ZERO)
+}
+
 /// What is said while nobody writes it down is missing in the transcripts.
 pub(super) fn history_may_go(bus: &Bus, _: &Running, _: Duration) -> bool {
     upgrade::is_quiet(bus)
@@ -47,7 +53,13 @@ impl Companions {
         for companion in &mut self.all {
             companion.replace_since = companion.running.as_ref().map(|_| now);
         }
-        self.look_at = Some(now + LOOK_AGAIN);
+        self.look_again(now);
+    }
+
+    /// Looks in a moment whether one can be replaced, if any is to be.
+    pub(super) fn look_again(&mut self, now: Moment) {
+        let is_pending = self.all.iter().any(|companion| companion.replace_since.is_some());
+        self.look_at = is_pending.then(|| now + LOOK_AGAIN);
     }
 
     /// Asks the next one to end, if the one before it is there again.
@@ -55,8 +67,7 @@ impl Companions {
         if self.look_at.is_none_or(|look_at| look_at > io.now) {
             return;
         }
-        let is_pending = self.all.iter().any(|companion| companion.replace_since.is_some());
-        self.look_at = is_pending.then(|| io.now + LOOK_AGAIN);
+        self.look_again(io.now);
         if self.all.iter().any(Companion::is_on_its_way) {
             return;
         }
@@ -82,15 +93,19 @@ impl Companion {
     }
 
     fn replace(&mut self, io: &mut Io) {
+        // One with other orders, such as another name, does not go on where this one was.
+        let has_new_orders = self.has_old_orders();
         self.replace_since = None;
         let Some(running) = &mut self.running else { return };
         if let Some(stdin) = running.stdin.as_ref().and_then(|stdin| stdin.try_clone().ok()) {
-            info!("{} is replaced by that of this program", self.kind.name);
+            let why =
+                if has_new_orders { "by one that knows the new bus.json" } else { "by that of this program" };
+            info!("{} is replaced {why}", self.kind.name);
             // An end of the pipe that cannot be written is closed in a moment anyway.
             let _ = File::from(stdin).write_all(REPLACED);
         }
         running.end(io.now);
-        self.is_replaced = true;
+        self.is_replaced = !has_new_orders;
         self.show(io);
     }
 }
