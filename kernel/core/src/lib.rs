@@ -158,7 +158,8 @@ pub use bus::Bus;
 pub mod upgrade {
     pub use crate::api::Wish;
     pub use crate::bus::save::{copy_logs, take_left_logs};
-    pub use crate::bus::upgrade::{done, is_quiet, possible, refused, wish};
+    pub use crate::bus::upgrade::{done, has_pipes, is_quiet, possible, refused, wish};
+    pub use crate::saved::unread_version;
     pub use crate::state::log_copy::{LeftLogs, LeftMemory, LogCopy};
 }
 pub use kept_id::{KEPT_ID_DIGITS, kept_id};

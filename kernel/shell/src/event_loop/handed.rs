@@ -173,11 +173,14 @@ pub fn started_by(this_binary: &std::path::Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
+    use std::os::fd::OwnedFd;
 
     use serde_json::Value;
 
     use super::*;
+    use crate::handover::record::record_head;
+    use crate::test_folder::TestFolder;
 
     /// What the first version writes, as JSON: the names of all fields and variants. A program that cannot read it
     /// cannot take the place of that version.
@@ -201,6 +204,21 @@ mod tests {
         // Nothing is lost on the way through this version.
         let again: ShellState = ShellState::read(&state.write().unwrap()).unwrap();
         assert_eq!(again.write().unwrap(), state.write().unwrap());
+    }
+
+    #[test]
+    fn all_that_the_first_version_hands_over_is_read() {
+        let core =
+            fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/bus/tests/saved-1.bin")).unwrap();
+        let (shell, version) = (kept(), 1_u32.to_le_bytes());
+        let head = [b"stdio-bus moves\n".as_slice(), &version].concat();
+        let parts = [record_head(Part::Shell, shell.len()), shell, record_head(Part::Core, core.len()), core];
+        let folder = TestFolder::new();
+        let file = folder.join("memory");
+        fs::write(&file, [head, parts.concat()].concat()).unwrap();
+        let (state, bus) = read(&Memory::from(OwnedFd::from(File::open(&file).unwrap()))).unwrap();
+        assert_eq!(state.peers.len(), 3);
+        assert!(bus.held_bytes() > 0);
     }
 
     #[test]

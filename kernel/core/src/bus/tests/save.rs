@@ -155,7 +155,10 @@ fn what_is_no_state_is_refused_with_a_reason() {
     assert!(said.starts_with("the state has "), "{said}");
     let mut newer = saved.clone();
     newer[16] = 9;
-    assert_eq!(fault(&newer), "the state is of version 9, and this bus reads version 1");
+    let said = fault(&newer);
+    assert!(said.starts_with("the state is of version 9, and this program reads version 1: "), "{said}");
+    assert!(said.contains("`stdio-bus drain`"), "{said}");
+    assert!(upgrade::unread_version(9, &(2..=4)).contains("reads versions 2 to 4: "));
     for at in (28..saved.len()).step_by(7) {
         let mut broken = saved.clone();
         broken[at] ^= 0xff;
