@@ -17,6 +17,7 @@ mod port;
 mod proxy;
 mod raw;
 mod server;
+mod upgrade;
 mod use_it;
 
 use std::time::{Duration, Instant};

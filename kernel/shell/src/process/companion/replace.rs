@@ -27,9 +27,10 @@ pub(super) fn door_may_go(bus: &Bus, _: &Running, waited: Duration) -> bool {
     waited >= DOOR_PATIENCE || upgrade::is_quiet(bus)
 }
 
-/// A pipe of another machine would end with the link, and the turns in it.
-pub(super) fn link_may_go(_: &Bus, running: &Running, _: Duration) -> bool {
-    running.counted["pipes"].as_u64().unwrap_or_default() == 0
+/// A pipe of another machine would end with the link, and the turns in it. The link counts its pipes only now and then,
+/// and the bus knows each as soon as it carries something.
+pub(super) fn link_may_go(bus: &Bus, running: &Running, _: Duration) -> bool {
+    running.counted["pipes"].as_u64().unwrap_or_default() == 0 && !upgrade::has_pipes(bus)
 }
 
 /// Whether calls in flight would fail if this one ended now. Pages connect to the next web door by themselves.
