@@ -283,11 +283,16 @@ fn links(args: &LinksArgs) -> Result<ExitCode, Fault> {
     let now = unix_ms() / 1000;
     let mut rows = vec![Vec::from(["ID", "SCOPE", "AGE", "EXPIRES"].map(Cell::new))];
     for link in links {
-        let age = status::duration(now.saturating_sub(link.created));
-        let left = format!("in {}", status::duration(link.expires.saturating_sub(now)));
+        let age = minutes(now.saturating_sub(link.created));
+        let left = format!("in {}", minutes(link.expires.saturating_sub(now)));
         rows.push(Vec::from([link.id, link.scope.to_string(), age, left].map(Cell::new)));
     }
     Ok(print(&table::lines(&rows).iter().map(|line| format!("{line}\n")).collect::<String>()))
+}
+
+/// No link lives for an hour.
+fn minutes(seconds: u64) -> String {
+    format!("{}m {}s", seconds / 60, seconds % 60)
 }
 
 fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
