@@ -15,7 +15,7 @@ use super::forward::{Forward, SessionRef};
 use super::pipe_role::Rights;
 use crate::config::Mode;
 use crate::id::{CallKey, Key, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::OPENING_BYTES;
+use crate::limit::{BATCH_BYTES, LIST_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, Purpose};
 use crate::state::session_id::token;
@@ -146,11 +146,20 @@ pub(super) fn batch_get(
     message: Message<'_>,
 ) -> Result<(), RpcError> {
     let Message { line, envelope } = message;
+    if message.params().is_some_and(|params| params.len() > BATCH_BYTES) {
+        return Err(RpcError::invalid(format!(
+            "the params of {} are at most {BATCH_BYTES} bytes long",
+            String::from_utf8_lossy(message.method())
+        )));
+    }
     let to = bus.worker_for_request(link, pool)?;
     let mut names = Vec::new();
     for span in nested::ids(line, envelope.params, b"sessionIds") {
         let name = message.name(span);
-        names.push((span, token(bus.agent_name(pool, &name).0)));
+        let agent = bus.agent_name(pool, &name).0;
+        if *agent != *name {
+            names.push((span, token(agent)));
+        }
     }
     let mut edited = Vec::new();
     splice(&mut edited, line, &with_nested(&[], &names));
@@ -164,6 +173,11 @@ pub(super) fn batch_get(
 pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<'_>) {
     let Message { line, envelope } = message;
     let Some(to) = bus.calls.calling_client(call.caller) else { return };
+    if line.len() > LIST_BYTES {
+        bus.counters.too_large += 1;
+        let error = RpcError::too_long("the agent's list of sessions", LIST_BYTES);
+        return bus.send_error(to, Some(call.id.as_bytes()), &error);
+    }
     let gathered = call.params.as_deref().and_then(|kept| serde_json::from_slice::<Gathered<'_>>(kept).ok());
     let place = gathered.as_ref().and_then(|gathered| Place::of(gathered.0.get().as_bytes()));
     let (Some(gathered), Some(place)) = (gathered, place) else {
@@ -172,17 +186,14 @@ pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<
     // The call may have moved here from a process that died.
     let place = Place { now: id, ..place };
     let (mut rows, mut ids) = (Vec::new(), HashSet::new());
-    let others = gathered.2.iter().map(|row| row.get().as_bytes().to_vec());
-    for row in others.chain(rows_for(bus, (id, to), message, envelope.outcome).0) {
-        let id = nested::text(&row, nested::whole(&row), b"sessionId").map(|span| span.of(&row).to_vec());
-        if id.is_some_and(|id| !ids.insert(id)) {
-            continue;
+    let mut gather = |row: &[u8]| {
+        let id = nested::text(row, nested::whole(row), b"sessionId").map(|span| span.of(row).to_vec());
+        if id.is_none_or(|id| ids.insert(id)) {
+            add_row(&mut rows, row);
         }
-        if !rows.is_empty() {
-            rows.push(b',');
-        }
-        rows.extend_from_slice(&row);
-    }
+    };
+    gathered.2.iter().for_each(|row| gather(row.get().as_bytes()));
+    for_each_row(bus, (id, to), message, envelope.outcome, gather);
     let cursor = nested::text(line, envelope.outcome, b"nextCursor").map(|span| span.of(line));
     let cursor = cursor.and_then(|cursor| str::from_utf8(&cursor[1..cursor.len() - 1]).ok());
     let following = next(bus, to, place);
@@ -237,7 +248,6 @@ fn answer_alone(bus: &mut Bus, (id, to): (WorkerId, Link), call: &Call, message:
     let (rows, Some(list)) = rows_for(bus, (id, to), message, envelope.outcome) else {
         return bus.answer(id, call, message);
     };
-    let rows = rows.join(&b","[..]);
     let mut edits = Edits::none();
     edits.add(span, call.id.as_bytes());
     edits.add(list, &rows);
@@ -250,7 +260,7 @@ pub(super) fn changed(bus: &mut Bus, id: WorkerId, message: Message<'_>) {
     let Message { line, envelope } = message;
     let clients = bus.workers.get(id).map(|worker| worker.clients.iter().copied().collect::<Vec<_>>());
     let count = clients.as_ref().map_or(0, Vec::len);
-    if count > 1 && count * line.len() > CHANGE_BYTES {
+    if line.len() > LIST_BYTES || count > 1 && count * line.len() > CHANGE_BYTES {
         bus.counters.dropped_notifications += 1;
         return;
     }
@@ -263,26 +273,46 @@ pub(super) fn changed(bus: &mut Bus, id: WorkerId, message: Message<'_>) {
             .map(|(span, token)| (span, token.to_vec()))
             .collect();
         let (rows, list) = rows_for(bus, (id, to), message, envelope.params);
-        edits.extend(list.map(|list| (list, rows.join(&b","[..]))));
+        edits.extend(list.map(|list| (list, rows)));
         bus.links.send(to, line, &with_nested(&[], &edits));
         bus.trace_line(Endpoint::Worker(id), Endpoint::Client(to), None, None, message);
     }
 }
 
-/// The rows in this object that a client may see, with the names that it uses, and the place of all rows within the
-/// brackets. Sessions that other connected clients own are left out. Titles are remembered.
+/// The rows in this object that a client may see, as they stand in a list, and the place of all rows within the
+/// brackets.
 fn rows_for(
+    bus: &mut Bus,
+    ends: (WorkerId, Link),
+    message: Message<'_>,
+    object: Option<Span>,
+) -> (Vec<u8>, Option<Span>) {
+    let mut rows = Vec::new();
+    let list = for_each_row(bus, ends, message, object, |row| add_row(&mut rows, row));
+    (rows, list)
+}
+
+fn add_row(rows: &mut Vec<u8>, row: &[u8]) {
+    if !rows.is_empty() {
+        rows.push(b',');
+    }
+    rows.extend_from_slice(row);
+}
+
+/// Calls `each` with the rows in this object that a client may see, with the names that it uses. Sessions that other
+/// connected clients own are left out. Titles are remembered. Returns the place of all rows within the brackets.
+fn for_each_row(
     bus: &mut Bus,
     (id, to): (WorkerId, Link),
     message: Message<'_>,
     object: Option<Span>,
-) -> (Vec<Vec<u8>>, Option<Span>) {
+    mut each: impl FnMut(&[u8]),
+) -> Option<Span> {
     let line = message.line;
     let pool = bus.workers.get(id).map(|worker| worker.pool);
     let hides_unknown = pool.is_some_and(|pool| bus.index().has_unknown_children(pool));
-    let (mut rows, mut list) = (Vec::new(), None::<Span>);
-    for Listed { element, id: named, forked_from } in nested::listed_sessions(line, object) {
-        list = Some(Span { start: list.map_or(element.start, |list| list.start), end: element.end });
+    let mut row = Vec::new();
+    nested::for_each_listed(line, object, |Listed { element, id: named, forked_from }| {
         let key = named.and_then(|span| key_of(bus, id, message, span));
         if let (Some(key), Some(title)) = (key, nested::member(line, Some(element), b"title"))
             && let Some(session) = bus.sessions.get_mut(key)
@@ -292,7 +322,7 @@ fn rows_for(
         }
         let is_foreign = key.map_or(hides_unknown, |key| is_hidden(bus, to, key));
         if is_foreign && enabled(Check::ListOwner) {
-            continue;
+            return;
         }
         let mut names = Vec::new();
         for span in named.into_iter().chain(forked_from) {
@@ -308,11 +338,10 @@ fn rows_for(
             let within = |at: u32| (at - element.start) as usize;
             names.extend(token.map(|token| (Span::new(within(span.start), within(span.end)), token)));
         }
-        let mut row = Vec::new();
+        row.clear();
         splice(&mut row, element.of(line), &with_nested(&[], &names));
-        rows.push(row);
-    }
-    (rows, list)
+        each(&row);
+    })
 }
 
 /// Whether another client has this session for itself.

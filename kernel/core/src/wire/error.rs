@@ -62,6 +62,12 @@ impl RpcError {
         .with("max_input_buffer", limit)
     }
 
+    /// This is longer than what the bus does so much for.
+    pub(crate) fn too_long(what: &str, limit: usize) -> RpcError {
+        RpcError::new(-32600, "too_large", format!("{what} is longer than {limit} bytes"))
+            .with("limit", limit)
+    }
+
     pub(crate) fn no_method(method: &[u8]) -> RpcError {
         let method = String::from_utf8_lossy(&method[..method.len().min(QUOTED_BYTES)]);
         RpcError::new(-32601, "no_method", format!("method not found: {method}"))

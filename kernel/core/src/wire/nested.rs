@@ -21,10 +21,15 @@ pub(crate) struct Listed {
     pub(crate) forked_from: Vec<Span>,
 }
 
-/// The rows of the list of sessions in this result or in these params.
-pub(crate) fn listed_sessions(line: &[u8], object: Option<Span>) -> Vec<Listed> {
-    let mut listed = Vec::new();
-    let Some(list) = member(line, object, b"sessions") else { return listed };
+/// Calls `each` with the rows of the list of sessions in this result or in these params. What is no object is no row.
+/// Returns the place of everything in the list, within its brackets. `None`: there is no list, or nothing in it.
+pub(crate) fn for_each_listed(
+    line: &[u8],
+    object: Option<Span>,
+    mut each: impl FnMut(Listed),
+) -> Option<Span> {
+    let list = member(line, object, b"sessions")?;
+    let mut all = None::<Span>;
     // A list may be long, so each element is read only once.
     walk(&mut reader_of(line, list), b'[', &mut |reader, _| {
         let (start, mut id, mut forked_from) = (reader.at, None, Vec::new());
@@ -44,10 +49,14 @@ pub(crate) fn listed_sessions(line: &[u8], object: Option<Span>) -> Vec<Listed> 
         if !is_read {
             read_value(reader)?;
         }
-        listed.push(Listed { element: Span::new(start, reader.at), id, forked_from });
+        let element = Span::new(start, reader.at);
+        all = Some(Span { start: all.map_or(element.start, |all| all.start), end: element.end });
+        if is_read {
+            each(Listed { element, id, forked_from });
+        }
         Some(())
     });
-    listed
+    all
 }
 
 /// The ids in the list under `key` in this object.
@@ -255,8 +264,11 @@ mod tests {
             let line = format!(r#"{{"id":1,"result":{result},"z":[]}}"#);
             let outcome = Envelope::scan(line.as_bytes()).unwrap().outcome;
             let text = |span: Span| String::from_utf8(span.of(line.as_bytes()).to_vec()).unwrap();
-            let sessions = listed_sessions(line.as_bytes(), outcome);
-            sessions.into_iter().map(|listed| (text(listed.element), listed.id.map(text))).collect()
+            let mut rows = Vec::new();
+            for_each_listed(line.as_bytes(), outcome, |listed| {
+                rows.push((text(listed.element), listed.id.map(text)));
+            });
+            rows
         };
         for (result, expected) in [
             ("null", vec![]),
@@ -264,10 +276,7 @@ mod tests {
             ("{}", vec![]),
             (r#"{"sessions":{"sessionId":"a"}}"#, vec![]),
             (r#"{"sessions":[ ]}"#, vec![]),
-            (
-                r#"{"sessions":[1],"x":2,"s\u0065ssions" : [ "a" , {} ]}"#,
-                vec![(r#""a""#, None), ("{}", None)],
-            ),
+            (r#"{"sessions":[{"x":1}],"x":2,"s\u0065ssions" : [ "a" , {},[{}] ]}"#, vec![("{}", None)]),
             (
                 r#"{"sessions":[{"sessionId":"a","cwd":"/[{"} ,{"sessionId":1},{"x":{"sessionId":"b"}}],"next":null}"#,
                 vec![
@@ -289,6 +298,12 @@ mod tests {
                 expected.into_iter().map(|(e, id)| (e.to_owned(), id.map(str::to_owned))).collect();
             assert_eq!(listed(result), expected, "{result}");
         }
+        let all = |result: &[u8]| {
+            let all = for_each_listed(result, whole(result), |_| {});
+            all.map(|all| String::from_utf8(all.of(result).to_vec()).unwrap())
+        };
+        assert_eq!(all(br#"{"sessions":[ "a" , {} ,1 ]}"#).as_deref(), Some(r#""a" , {} ,1"#));
+        assert_eq!(all(br#"{"sessions":[ ]}"#), None);
     }
 
     #[test]

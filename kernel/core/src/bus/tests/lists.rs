@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::Mode;
+use crate::limit::{BATCH_BYTES, LIST_BYTES};
 
 /// A client that uses so many processes, each at a node of its own, in the order in which they are asked.
 fn client_of<const N: usize>() -> (TestBus, Link, [Link; N]) {
@@ -108,6 +109,64 @@ fn a_long_list_is_not_gathered_in_one() {
     assert_eq!(asked["params"], json!({"cursor": null}));
     assert_eq!(listed(&mut bus, client), (vec!["b".into()], Value::Null));
     bus.is_idle();
+}
+
+#[test]
+fn a_list_is_answered_and_a_change_is_told_only_up_to_a_length() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "own");
+    let rows = |title: usize| json!({"sessions": [{"sessionId": "a", "title": "x".repeat(title)}]});
+    for (title, is_carried) in [(LIST_BYTES - 1000, true), (LIST_BYTES, false)] {
+        lists(&mut bus, client, &json!({}));
+        bus.answers(worker, "session/list", &rows(title).to_string());
+        match is_carried {
+            true => assert_eq!(listed(&mut bus, client).0, ["a"]),
+            false => {
+                let error = bus.sees_error(client, json!("list"), "too_large");
+                assert_eq!(error["data"]["limit"], LIST_BYTES);
+            }
+        }
+        bus.sends(worker, &json!({"method": "_session/list/changes", "params": rows(title)}).to_string());
+        assert_eq!(bus.all_unseen(client).len(), usize::from(is_carried));
+    }
+    assert_eq!((bus.bus.counters.too_large, bus.bus.counters.dropped_notifications), (1, 1));
+    bus.is_idle();
+}
+
+#[test]
+fn what_is_no_object_is_no_row() {
+    for (rows, shown) in [
+        (r#"[1,"own0",{"sessionId":"a"},null,{"sessionId":"b"},[{}]]"#, vec!["a", "b"]),
+        (r#"[1,"a"]"#, vec![]),
+        (r#"[{"sessionId":"a"}]"#, vec!["a"]),
+    ] {
+        // One process, whose list is passed on, and the first of two, whose list is put together with another.
+        let (mut bus, client, [worker]) = client_of();
+        bus.all_unseen(worker);
+        lists(&mut bus, client, &json!({}));
+        bus.answers(worker, "session/list", &format!(r#"{{"sessions":{rows}}}"#));
+        assert_eq!(listed(&mut bus, client).0, shown);
+        let (mut bus, client, [first, second]) = client_of();
+        lists(&mut bus, client, &json!({}));
+        bus.answers(first, "session/list", &format!(r#"{{"sessions":{rows}}}"#));
+        bus.answers(second, "session/list", r#"{"sessions":[]}"#);
+        assert_eq!(listed(&mut bus, client).0, shown);
+    }
+}
+
+#[test]
+fn several_sessions_are_asked_for_up_to_a_length_and_ids_that_stay_keep_their_bytes() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let mine = bus.opens(client, worker, "a");
+    let asks =
+        |ids: &str| format!(r#"{{"id":1,"method":"_session/batch_get","params":{{"sessionIds":[{ids}]}}}}"#);
+    bus.sends(client, &asks(&format!(r#""{mine}","\u006fld""#)));
+    assert!(bus.sees(worker).contains(r#"["a","\u006fld"]"#));
+    bus.sends(client, &asks(&vec!["\"\""; BATCH_BYTES / 3].join(",")));
+    bus.sees_error(client, json!(1), "invalid");
+    bus.sees_nothing(worker);
 }
 
 #[test]
