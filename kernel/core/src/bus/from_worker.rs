@@ -10,7 +10,7 @@ use super::lists;
 use super::mcp::is_mcp;
 use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, STICKY_NOTIFICATION_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
@@ -345,10 +345,7 @@ impl Bus {
             if message.method() != b"session/list_changed" {
                 worker.keep_notification(message, &mut self.held);
             }
-            for client in worker.clients.iter().copied().collect::<Vec<_>>() {
-                self.forward_to_client(id, client, message, None);
-            }
-            return;
+            return self.tell_all_clients(id, message);
         }
         if message.is_notification() && message.method() == b"_session/list/changes" {
             return lists::changed(self, id, message);
@@ -361,6 +358,28 @@ impl Bus {
             Some(only) => self.forward_to_client(id, only, message, None),
             None => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
         }
+    }
+
+    /// Tells the clients of a process what is about all of it. Where there are several, the line may not be long, and
+    /// one that does not keep up misses it: the others and the process are not made to wait for it.
+    fn tell_all_clients(&mut self, id: WorkerId, message: Message<'_>) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let clients: Vec<Link> = worker.clients.iter().copied().collect();
+        let are_several = clients.len() > 1;
+        if are_several && message.line.len() > STICKY_NOTIFICATION_BYTES {
+            self.counters.dropped_notifications += 1;
+            return self.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
+        }
+        let shared = self.links.share(clients.len(), message.line);
+        let message = Message { line: shared.line(message.line), ..message };
+        for client in clients {
+            if are_several && !self.keeps_up(client, message.line.len()) {
+                self.counters.dropped_notifications += 1;
+                continue;
+            }
+            self.forward_to_client(id, client, message, None);
+        }
+        self.links.end_share(shared);
     }
 
     /// The only client that this worker works for: there is no other, and none that has left may have a turn there.
