@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, write_script};
+use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, skips, write_script};
 
 const README: &str = include_str!("../../README.md");
 const TOUR: &str = include_str!("../../docs/TOUR.md");
@@ -235,7 +235,7 @@ fn every_command_of_the_readme_works_as_it_stands_there() {
                 continue;
             }
             if it.command.starts_with("nc ") && !has_nc {
-                eprintln!("skipped: there is no nc here");
+                skips("OpenBSD's nc");
                 continue;
             }
             if it.command.starts_with("stdio-bus reload") {

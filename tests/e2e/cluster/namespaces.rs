@@ -15,7 +15,7 @@ use super::server::Place;
 use super::{
     NatsServer, answer_to, becomes_linked, edge_config, node_config, plays_all, recovers, with_session,
 };
-use crate::harness::{Bus, LOOK_AGAIN, prompt, run};
+use crate::harness::{Bus, LOOK_AGAIN, prompt, run, skips};
 
 /// The address of the server, which its certificate has.
 const HUB: &str = "10.77.19.1";
@@ -36,7 +36,7 @@ impl Cable {
         let (hub, site) = (&*cable.hub, &*cable.site);
         for namespace in [hub, site] {
             if let Err(why) = ip(&["netns", "add", namespace]) {
-                eprintln!("SKIPPED: no network namespaces here (they need root and iproute2): {why}");
+                skips(format_args!("network namespaces, which need root and iproute2: {why}"));
                 return None;
             }
         }

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::free_port;
-use crate::harness::PATIENCE;
+use crate::harness::{PATIENCE, skips};
 
 /// The program, which tests/cluster/run installs.
 const PROGRAM: &str = "BUS_NATS_SERVER";
@@ -53,7 +53,7 @@ impl NatsServer {
 
     pub(super) fn start_at(settings: &str, place: Place) -> Option<NatsServer> {
         let Some(program) = std::env::var_os(PROGRAM) else {
-            eprintln!("SKIPPED: no nats-server; tests/cluster/run installs one and plays these tests");
+            skips("nats-server; tests/cluster/run installs one and plays these tests");
             return None;
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");

@@ -17,6 +17,7 @@ mod waiting;
 mod web;
 mod web_http;
 
+use std::fmt::Display;
 use std::path::Path;
 use std::process::Command;
 
@@ -36,6 +37,16 @@ pub(crate) use strace::Strace;
 pub(crate) use waiting::{LOOK_AGAIN, PATIENCE};
 pub(crate) use web::{Web, WebSocket};
 pub(crate) use web_http::{Events, HttpClient};
+
+/// The machine lacks what a test needs, so that the test is skipped. Where CI=true nothing is skipped, and the test fails.
+pub(crate) fn skips(what: impl Display) {
+    assert_ne!(
+        std::env::var("CI").as_deref(),
+        Ok("true"),
+        "nothing is skipped where CI=true, and here is missing: {what}"
+    );
+    eprintln!("SKIPPED: {what}");
+}
 
 /// A bus with one puppet and one client: what most tests begin with.
 pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {

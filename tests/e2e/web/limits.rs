@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::{bus_with_door, echo_with};
-use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib};
+use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib, skips};
 
 /// Connections that one token may have.
 const PER_TOKEN: usize = 1024;
@@ -72,7 +72,7 @@ fn heads_and_bodies_have_a_limit() {
 fn a_token_has_a_bounded_number_of_connections() {
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if hard < 4 * PER_TOKEN as u64 || setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard).is_err() {
-        println!("skipped: this needs more open files");
+        skips("a higher limit of open files");
         return;
     }
     let bus = bus_with_door();
@@ -130,7 +130,7 @@ fn another_user_is_turned_away() {
     ]);
     let ran = command.current_dir("/").env_clear().output();
     if !nix::unistd::geteuid().is_root() || ran.is_err() {
-        println!("skipped: this needs root and setpriv");
+        skips("root and setpriv");
         return;
     }
     bus.log_has("was turned away: it belongs to another user");
