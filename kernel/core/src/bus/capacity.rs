@@ -73,6 +73,7 @@ impl Bus {
             && let Some(half_closed) = self.clients.first_half_closed().filter(|other| *other != link)
         {
             self.client_leaves(half_closed);
+            self.make_room();
             if self.check_room(caller).is_ok() {
                 return Ok(());
             }

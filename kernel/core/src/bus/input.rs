@@ -26,20 +26,49 @@ enum Gate {
     Close,
 }
 
+/// How far a chunk is read.
+struct Reading<'a> {
+    /// What is not read of it.
+    chunk: &'a [u8],
+    /// A line of it was handled, so that what is unfinished now began with it.
+    has_new_line: bool,
+}
+
 impl Bus {
-    /// Handles the whole lines among the bytes, and lines that were held back before.
+    /// Handles the whole lines among the bytes, and lines that were held back before, each with what follows from it.
     pub(super) fn read(&mut self, link: Link, bytes: &[u8], mode: ReadMode) {
+        let mut reading = Reading { chunk: bytes, has_new_line: false };
+        loop {
+            let goes_on = self.read_lines(link, &mut reading, mode);
+            self.follow_up();
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Handles the last lines of a worker. What follows from them comes after the loss of the worker.
+    pub(super) fn read_last_lines(&mut self, link: Link) {
+        let mut reading = Reading { chunk: &[], has_new_line: false };
+        while self.read_lines(link, &mut reading, ReadMode::Last) {}
+    }
+
+    /// Handles lines up to the first one from which something follows. True: there may be more of them.
+    fn read_lines(&mut self, link: Link, reading: &mut Reading<'_>, mode: ReadMode) -> bool {
         let worker = self.links.worker_of(link);
-        let gate = if worker.is_some() { Gate::Open } else { self.gate_for(link, bytes) };
+        let gate = if worker.is_some() { Gate::Open } else { self.gate_for(link, reading.chunk) };
         match gate {
             Gate::Open | Gate::AuthOnly => {}
-            Gate::Discard => return,
-            Gate::Close => return self.client_leaves(link),
+            Gate::Discard => return false,
+            Gate::Close => {
+                self.client_leaves(link);
+                return false;
+            }
         }
         let mut awaits_token = gate == Gate::AuthOnly;
-        let Some(mut input) = self.links.take_input(link) else { return };
-        let mut chunk = bytes;
-        let mut line_is_new = input.lines.is_empty();
+        let Some(mut input) = self.links.take_input(link) else { return false };
+        let mut chunk = reading.chunk;
+        let mut line_is_new = reading.has_new_line || input.lines.is_empty();
         let limit = self.line_limit(worker.is_none());
         self.links.take_work();
         self.links.take_over_limit();
@@ -80,6 +109,11 @@ impl Bus {
                 }
                 break;
             }
+            if !self.todo.is_empty() {
+                *reading = Reading { chunk, has_new_line: true };
+                self.links.put_back(link, input);
+                return true;
+            }
         }
         input.lines.hold(chunk);
         if mode == ReadMode::Last {
@@ -96,7 +130,8 @@ impl Bus {
         let is_begun = !input.lines.is_empty();
         self.links.put_back(link, input);
         if auth_line_too_long {
-            return self.auth_line_too_long(link);
+            self.auth_line_too_long(link);
+            return false;
         }
         if worker.is_none() && is_begun {
             if self.links.begins_line(link, line_is_new) {
@@ -106,6 +141,7 @@ impl Bus {
             // like lines that are too long.
             while self.held_bytes() > self.limits.max_held_bytes && self.links.give_up_longest_line() {}
         }
+        false
     }
 
     /// Handles a line whose buffer the queues of its receivers can share.

@@ -22,6 +22,7 @@ impl Bus {
     ///
     /// The error says what cannot be written.
     pub fn save(&self) -> Result<Vec<u8>, String> {
+        assert!(self.todo.is_empty(), "every call carries out what follows from it");
         write(self, self.held_bytes() + (64 << 10))
     }
 

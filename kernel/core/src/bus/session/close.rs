@@ -101,14 +101,6 @@ impl Bus {
         }
     }
 
-    /// The parent of this session is gone. Without an owner it ends as well.
-    pub(in crate::bus) fn end_orphan(&mut self, key: SessionKey) {
-        if self.sessions.is_orphan(key) && self.sessions.get(key).is_some_and(|orphan| orphan.owner.is_none())
-        {
-            self.end_session(key);
-        }
-    }
-
     /// Forgets a session and returns those that it announced.
     fn forget_session(&mut self, key: SessionKey) -> BTreeSet<SessionKey> {
         // These come first: the end of a prompt before them would have the next one sent.

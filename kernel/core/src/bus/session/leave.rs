@@ -61,7 +61,14 @@ impl Bus {
         let Departed { link, client } = &mut **gone;
         let (link, endpoint, bye) = (*link, client.endpoint, client.bye);
         if let Some(key) = self.calls.oldest_outgoing(endpoint) {
-            return self.abandon_call(key);
+            // Nobody waits for this call any more. If it was sent, its answer must still be handled.
+            if self.calls.get(key).is_some_and(|call| call.written != Written::NotYet) {
+                self.calls.adopt(key);
+                self.forget_abandoned();
+            } else if let Some(call) = self.calls.end(key) {
+                self.todo.ended(&self.calls, key, call, &RpcError::client_gone());
+            }
+            return;
         }
         let names = if client.sessions.first().is_some() { &mut client.sessions } else { &mut client.labels };
         if let Some(key) = names.first() {
@@ -114,18 +121,6 @@ impl Bus {
         let is_ready = worker.is_some_and(|worker| worker.ready_link().is_some());
         if is_ready && !self.sessions.get(key).is_some_and(|session| session.is_recovering()) {
             self.end_session(key);
-        }
-    }
-
-    /// Nobody waits for this call any more. If it was sent, its answer must still be handled.
-    fn abandon_call(&mut self, key: CallKey) {
-        let Some(call) = self.calls.get(key) else { return };
-        if call.written != Written::NotYet {
-            self.calls.adopt(key);
-            return self.forget_abandoned();
-        }
-        if let Some(call) = self.calls.end(key) {
-            self.call_failed(key, &call, &RpcError::client_gone());
         }
     }
 

@@ -166,30 +166,38 @@ impl Bus {
         self.next_prompt(key);
     }
 
-    /// Gives the agent the prompt that has waited longest, if no turn runs and the session is not told again.
+    /// A turn may be over: the prompt that has waited longest can begin.
     #[inline]
     pub(in crate::bus) fn next_prompt(&mut self, key: SessionKey) {
-        // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
-        let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
-        let is_due = |bus: &Bus| may_begin && bus.sessions.get(key).is_some_and(Session::may_begin_prompt);
-        while is_due(self) {
-            self.send_waiting_prompt(key);
+        if self.is_prompt_due(key) {
+            self.todo.prompt(key);
         }
     }
 
+    /// Whether a prompt waits, no turn runs and the session is not told again.
+    #[inline]
+    fn is_prompt_due(&self, key: SessionKey) -> bool {
+        // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
+        let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
+        may_begin && self.sessions.get(key).is_some_and(Session::may_begin_prompt)
+    }
+
+    /// Gives the agent the prompt that has waited longest, and the next one if nobody waits for that one any more.
     #[cold]
-    fn send_waiting_prompt(&mut self, key: SessionKey) {
-        let worker = self.worker_of(key);
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(prompt) = session.prompts.next(&mut self.held) else { return };
-        let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { return };
-        if let Ok(envelope) = Envelope::scan(&prompt.line) {
-            self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
-        }
-        let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());
-        match reopened {
-            Some(backlog) => backlog.push(Queued::Line(Some(prompt.call), prompt.line), &mut self.held),
-            None => self.send_or_queue(id, prompt.call, prompt.line),
+    pub(in crate::bus) fn send_waiting_prompts(&mut self, key: SessionKey) {
+        while self.is_prompt_due(key) {
+            let worker = self.worker_of(key);
+            let Some(session) = self.sessions.get_mut(key) else { return };
+            let Some(prompt) = session.prompts.next(&mut self.held) else { return };
+            let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { continue };
+            if let Ok(envelope) = Envelope::scan(&prompt.line) {
+                self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
+            }
+            let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());
+            match reopened {
+                Some(backlog) => backlog.push(Queued::Line(Some(prompt.call), prompt.line), &mut self.held),
+                None => self.send_or_queue(id, prompt.call, prompt.line),
+            }
         }
     }
 

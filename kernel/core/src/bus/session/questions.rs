@@ -108,7 +108,7 @@ impl Bus {
             self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
         }
         for link in behind {
-            self.let_behind_go(link, key);
+            self.todo.behind(link, key);
         }
         first.is_some()
     }

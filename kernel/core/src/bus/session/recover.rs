@@ -10,7 +10,7 @@ use log::info;
 
 use crate::bus::Bus;
 use crate::bus::placement::Need;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
@@ -141,15 +141,6 @@ impl Bus {
         self.fail_many(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);
-        }
-    }
-
-    /// A call that was to open the session has failed. The calls of a lost process fail one after the other, and the
-    /// session may be opened elsewhere by now.
-    #[cold]
-    pub(in crate::bus) fn recovery_call_failed(&mut self, key: SessionKey, call: CallKey, error: &RpcError) {
-        if self.sessions.get(key).is_some_and(|session| session.recovery == Some(call)) {
-            self.recovery_failed(key, error);
         }
     }
 
