@@ -10,7 +10,7 @@ use log::{debug, warn};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::End;
-use crate::identity;
+use crate::identity::Prover;
 use crate::pipe::MIN_FRAME_BYTES;
 use crate::pipe::frame::MAX_FRAME_BYTES;
 use crate::subjects;
@@ -127,8 +127,10 @@ fn options(cluster: &ClusterConfig, name: &str, what: &str) -> Result<ConnectOpt
     // Which of several providers TLS takes does not depend on what else is built in.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let is_local = is_local(cluster);
-    let options = match identity::prover(cluster).map_err(End::misconfigured)? {
-        Some(prove) => ConnectOptions::with_auth_callback(move |nonce| std::future::ready(prove(&nonce))),
+    let options = match Prover::new(cluster).map_err(End::misconfigured)? {
+        Some(prover) => {
+            ConnectOptions::with_auth_callback(move |nonce| std::future::ready(prover.prove(&nonce)))
+        }
         None => ConnectOptions::new(),
     };
     let mut options = options

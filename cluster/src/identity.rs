@@ -93,24 +93,32 @@ impl Identity {
     }
 }
 
-/// Makes what each connection of this process proves. `None`: the servers are told nothing.
-pub(crate) fn prover(
-    cluster: &ClusterConfig,
-) -> Result<Option<impl Fn(&[u8]) -> Result<Auth, AuthError> + Send + Sync + use<>>, String> {
-    let source = match (&cluster.creds, &cluster.nkey) {
-        (Some(path), _) => Source::Creds(path.clone()),
-        (None, Some(path)) => Source::Nkey(path.clone()),
-        (None, None) => return Ok(None),
-    };
-    let last_good = Mutex::new(source.read()?);
-    Ok(Some(move |nonce: &[u8]| {
-        let mut identity = last_good.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match source.read() {
+/// Proves for each connection of this process who it is, with what its file says then.
+pub(crate) struct Prover {
+    source: Source,
+    last_good: Mutex<Identity>,
+}
+
+impl Prover {
+    /// `None`: the servers are told nothing.
+    pub(crate) fn new(cluster: &ClusterConfig) -> Result<Option<Prover>, String> {
+        let source = match (&cluster.creds, &cluster.nkey) {
+            (Some(path), _) => Source::Creds(path.clone()),
+            (None, Some(path)) => Source::Nkey(path.clone()),
+            (None, None) => return Ok(None),
+        };
+        let last_good = Mutex::new(source.read()?);
+        Ok(Some(Prover { source, last_good }))
+    }
+
+    pub(crate) fn prove(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
+        let mut identity = self.last_good.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match self.source.read() {
             Ok(read) => *identity = read,
             Err(why) => warn!("{why}: the credentials that were read before are used"),
         }
         identity.prove(nonce).ok_or_else(|| AuthError::new("the key cannot sign"))
-    }))
+    }
 }
 
 /// The bytes of a key, without the checksum at their end.
@@ -221,10 +229,10 @@ mod tests {
         let path = folder.path().join("n1.nk");
         let cluster =
             ClusterConfig { nkey: Some(path.clone()), ..ClusterConfig::at("nats://127.0.0.1:4222") };
-        assert!(prover(&cluster).is_err(), "there is no file");
+        assert!(Prover::new(&cluster).is_err(), "there is no file");
         write(&path, &format!("{SEED_OF_1}\n"));
-        let prove = prover(&cluster).unwrap().unwrap();
-        let key = || prove(b"nonce").unwrap().nkey.unwrap();
+        let prover = Prover::new(&cluster).unwrap().unwrap();
+        let key = || prover.prove(b"nonce").unwrap().nkey.unwrap();
         assert_eq!(key(), KEY_OF_1);
         write(&path, "half of a");
         assert_eq!(key(), KEY_OF_1);
@@ -232,6 +240,6 @@ mod tests {
         assert_eq!(key(), KEY_OF_1);
         write(&path, SEED_OF_8);
         assert_eq!(key(), KEY_OF_8);
-        assert!(prover(&ClusterConfig::at("nats://127.0.0.1:4222")).unwrap().is_none());
+        assert!(Prover::new(&ClusterConfig::at("nats://127.0.0.1:4222")).unwrap().is_none());
     }
 }

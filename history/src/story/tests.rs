@@ -143,7 +143,7 @@ fn every_kind_of_update_is_shown_or_there_is_a_reason_why_not() {
                 Found(words) => assert!(document.contains(words) && is_found(words), "{kind}: {document}"),
                 Shown(words) => assert!(document.contains(words) && !is_found(words), "{kind}: {document}"),
                 Title(words) => {
-                    assert!(document.contains(words) && told.title.as_deref() == Some(words), "{kind}")
+                    assert!(document.contains(words) && told.title.as_deref() == Some(words), "{kind}");
                 }
                 Nowhere(why) => {
                     let alone = story(&[tells(&update)]);

@@ -93,10 +93,10 @@ impl Bus {
             (Purpose::Reopen { session, .. }, _) => self.load_failed(session),
             (Purpose::Open, Some(id)) => self.opening_ended(id),
             // The calls of a lost process fail one after the other, and the session may be opened elsewhere by now.
-            (Purpose::Recover(session), _) => {
-                if self.sessions.get(session).is_some_and(|session| session.recovery == Some(*key)) {
-                    self.recovery_failed(session, error);
-                }
+            (Purpose::Recover(session), _)
+                if self.sessions.get(session).is_some_and(|session| session.recovery == Some(*key)) =>
+            {
+                self.recovery_failed(session, error);
             }
             (Purpose::EndSession, Some(id)) => self.closed_at_agent(id, *key, call),
             (Purpose::Prompt, _) => self.prompt_ended(call.session, *key, TurnEnd::Failed(error)),

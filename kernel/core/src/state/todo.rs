@@ -14,7 +14,7 @@ use crate::wire::error::RpcError;
 /// One thing that is to be done.
 pub(crate) enum Due {
     /// A call has ended with an error of the bus, and what it was for has failed.
-    Ended(FailedCall),
+    Ended(Box<FailedCall>),
     /// A step of work that is done in pieces.
     Step,
     /// The life of a worker is over, or what comes after that.
@@ -42,7 +42,7 @@ pub(crate) struct FailedCall {
 pub(crate) struct Todo {
     /// Something is noted.
     is_due: bool,
-    ended: VecDeque<FailedCall>,
+    ended: VecDeque<Box<FailedCall>>,
     /// Work in pieces has begun, and so many others were left before it.
     begun: Option<usize>,
     effects: VecDeque<(WorkerId, Effect)>,
@@ -80,7 +80,7 @@ impl Todo {
                 Endpoint::Worker(worker) => Some(worker),
                 Endpoint::Client(_) | Endpoint::Bus => None,
             };
-            self.ended.push_back(FailedCall { key, call, worker, error: error.clone() });
+            self.ended.push_back(Box::new(FailedCall { key, call, worker, error: error.clone() }));
             self.is_due = true;
         }
     }
