@@ -8,7 +8,7 @@ use rpc::LineReader;
 use rpc::lines::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 
-use super::company::OWNER_NAME;
+use super::bus_event::OWNER_NAME;
 use super::events::{AgentWriter, Event, read_messages};
 use super::options::{AgentSource, Ended, Options};
 use super::process::{AgentCommand, AgentProcess, Guard};

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
+use super::bus_event::begins_turn_of_another;
 use super::client_tools::{ClientTools, ToolKind};
-use super::company::begins_turn_of_another;
 use super::completion::Commands;
 use super::envelope::{ForProgram, Status};
 use super::events::Event;

@@ -8,6 +8,7 @@ mod agent;
 mod asked_about;
 mod asking;
 mod block;
+mod bus_event;
 mod client_tools;
 mod command_request;
 mod company;

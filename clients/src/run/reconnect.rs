@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Driver {
-    /// The connection has ended in a turn, whose answer is lost. Returns what became of the turn, if another may follow.
+    /// The connection has ended in a turn, whose answer is lost. Returns what became of the turn, if another may
+    /// follow.
     pub(super) fn lose_turn(&mut self) -> Result<Status, Stop> {
         if !self.agent.is_behind_bus() {
             for line in self.agent.why_closed().lines() {

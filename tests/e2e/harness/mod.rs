@@ -38,7 +38,7 @@ pub(crate) use waiting::{LOOK_AGAIN, PATIENCE};
 pub(crate) use web::{Web, WebSocket};
 pub(crate) use web_http::{Events, HttpClient};
 
-/// The machine lacks what a test needs, so that the test is skipped. Where CI=true nothing is skipped, and the test fails.
+/// The machine lacks what a test needs, so that the test is skipped. Where CI=true it fails instead.
 pub(crate) fn skips(what: impl Display) {
     assert_ne!(
         std::env::var("CI").as_deref(),

@@ -4,8 +4,8 @@ use rpc::RpcError;
 use serde_json::{Value, json};
 
 use super::super::block::Block;
+use super::super::bus_event::words_of;
 use super::super::client_tools::not_offered;
-use super::super::company::words_of;
 use super::super::envelope::Status;
 use super::super::options::Ended;
 use super::super::stop::{Stop, meaning_of, rpc_error};

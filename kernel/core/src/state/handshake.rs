@@ -23,7 +23,7 @@ pub(crate) struct Handshake {
     /// The params as the first client with this handshake wrote them.
     #[serde(with = "serde_bytes")]
     params: Box<[u8]>,
-    /// What the params say, once somebody has asked: they may be long, and one question of an agent asks for each guest.
+    /// What the params say, once they were read: they may be long, and one question of an agent asks for each guest.
     #[serde(skip)]
     said: OnceLock<Said>,
 }

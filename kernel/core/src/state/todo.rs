@@ -1,8 +1,8 @@
 //! What follows from what has just happened.
 //!
-//! Whoever ends a call, lets a turn end or may have freed a worker notes that here and goes on. `Bus::follow_up` carries
-//! it out when the line or the event is dealt with. So nothing that a function calls changes what the function is looking
-//! at, and no chain of consequences leads back to its own beginning.
+//! Whoever ends a call, lets a turn end or may have freed a worker notes that here and goes on. `Bus::follow_up`
+//! carries it out when the line or the event is dealt with. So nothing that a function calls changes what the function
+//! is looking at, and no chain of consequences leads back to its own beginning.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -130,8 +130,8 @@ impl Todo {
         self.is_due = true;
     }
 
-    /// What is to be done next. First whatever other decisions depend on: which calls have failed, what is being let go,
-    /// and which workers are lost. Then what there is room for now.
+    /// What is to be done next. First whatever other decisions depend on: which calls have failed, what is being let
+    /// go, and which workers are lost. Then what there is room for now.
     pub(crate) fn next(&mut self) -> Option<Due> {
         if let Some(failed) = self.ended.pop_front() {
             return Some(Due::Ended(failed));

@@ -12,7 +12,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::opening::{Opening, SettingKind};
 use crate::state::session_id::Token;
 use crate::state::session_log::Logged;
-use crate::state::sessions::LogLimits;
+use crate::state::sessions::{LogLimits, Sessions};
 use crate::wire::json::Span;
 use crate::wire::message::Message;
 use crate::wire::nested;
@@ -149,7 +149,7 @@ impl Bus {
     pub(in crate::bus) fn tell_prompt(&mut self, from: Link, key: SessionKey, message: Message<'_>) {
         if !self.says_prompts(key) {
             let owner = self.sessions.get(key).and_then(|session| session.owner);
-            let others = self.others(key, from);
+            let others = others(&self.sessions, key, from);
             let longest = others.iter().map(|(_, token)| token.len()).max().unwrap_or_default();
             let told = told_prompt(message, longest, others.len());
             let bytes = told.iter().map(|line| line.len() + longest).sum();
@@ -195,7 +195,7 @@ impl Bus {
         };
         let line = [TOLD_START, br#","update":"#, &update, b"}}"].concat();
         let others = match by {
-            Some(by) => self.others(key, by),
+            Some(by) => others(&self.sessions, key, by),
             None => return,
         };
         for (link, token) in others {
@@ -227,14 +227,6 @@ impl Bus {
         }
     }
 
-    /// The clients of a session but one, and their names for it.
-    fn others(&self, key: SessionKey, but: Link) -> Vec<(Link, Token)> {
-        let Some(session) = self.sessions.get(key) else { return Vec::new() };
-        let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
-        let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
-        owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
-    }
-
     /// Tells a client what was said in a session, but for what it was told. Returns whether that is all.
     pub(in crate::bus) fn send_history(
         &mut self,
@@ -257,6 +249,14 @@ impl Bus {
 /// How many bytes of what was said a client can be told now.
 pub(in crate::bus) fn room_for_history(bus: &Bus, link: Link) -> usize {
     (bus.links.queue_limit / GUEST_QUEUE_PART).saturating_sub(bus.links.queued_bytes(link))
+}
+
+/// The clients of a session but one, and their names for it.
+fn others(sessions: &Sessions, key: SessionKey, but: Link) -> Vec<(Link, Token)> {
+    let Some(session) = sessions.get(key) else { return Vec::new() };
+    let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
+    let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
+    owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
 }
 
 /// Tells a client a line of a log.

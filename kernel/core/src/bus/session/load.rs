@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::load_plan::{Asker, Facts, Plan, plan};
+use super::store::with_name;
 use crate::bus::Bus;
 use crate::bus::forward::{Forward, SessionRef};
 use crate::bus::from_client::Routed;
@@ -286,7 +287,7 @@ impl Bus {
         if has_gap {
             self.tell_event(key, "gap", "");
         }
-        let renamed = message.outcome().and_then(|result| self.with_name(key, result));
+        let renamed = message.outcome().and_then(|result| with_name(&self.sessions, key, result));
         match (caller, renamed) {
             (Some(link), Some(result)) => {
                 self.send_own(link, &spelled_result_line(call.id.as_bytes(), &result));
@@ -376,7 +377,7 @@ impl Bus {
         let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
         let has_turn = session.turn_state.is_none() && self.calls.asks_about(key) > 0;
         let opening = if has_turn { with_turn(opening) } else { opening.into() };
-        let renamed = self.with_name(key, &opening);
+        let renamed = with_name(&self.sessions, key, &opening);
         let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(&opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);

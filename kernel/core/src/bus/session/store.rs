@@ -13,6 +13,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Purpose;
 use crate::state::session_id::{Token, is_tagged, token};
+use crate::state::sessions::Sessions;
 use crate::wire::message::Message;
 use crate::wire::nested::with_member;
 use crate::wire::scan::Envelope;
@@ -143,11 +144,11 @@ impl Bus {
         let is_used = self.uses_name(link, name);
         (if is_used { self.tags.token(agent) } else { token(name) }, is_used)
     }
+}
 
-    /// The result of a load as its client gets it, if the session has another name than the client expects.
-    pub(in crate::bus) fn with_name(&self, key: SessionKey, result: &[u8]) -> Option<Vec<u8>> {
-        let session = self.sessions.get(key).filter(|session| session.is_renamed)?;
-        let named = with_member(result, b"sessionId", &session.bus_token);
-        Some(named.unwrap_or_else(|| [b"{\"sessionId\":", &*session.bus_token, b"}"].concat()))
-    }
+/// The result of a load as its client gets it, if the session has another name than the client expects.
+pub(in crate::bus) fn with_name(sessions: &Sessions, key: SessionKey, result: &[u8]) -> Option<Vec<u8>> {
+    let session = sessions.get(key).filter(|session| session.is_renamed)?;
+    let named = with_member(result, b"sessionId", &session.bus_token);
+    Some(named.unwrap_or_else(|| [b"{\"sessionId\":", &*session.bus_token, b"}"].concat()))
 }
