@@ -206,6 +206,9 @@ pub const STATUS_WAITING: usize = 64;
 /// How many requests to read the configuration again may wait for their answer.
 pub const RELOADS_WAITING: usize = 16;
 
+/// What the bus looks for beside the routing fields of a line, such as a title, options or a reason, it looks for in
+/// values up to this long. A value is read again for it at once, while a long line is scanned while it comes.
+pub const NESTED_BYTES: usize = 1 << 20;
 /// The longest answer with a list of sessions, and the longest change of one, in bytes. The bus reads every row and
 /// writes many of them anew, and an agent with more sessions has pages.
 pub const LIST_BYTES: usize = 8 << 20;

@@ -59,6 +59,8 @@ pub enum Check {
     LoggedSession,
     /// Of a line in a shared buffer, what follows its edits is queued behind it.
     SharedLine,
+    /// The scan of a long line goes on in the middle of a value.
+    LongScan,
     /// A client of another version of the protocol cannot join.
     GuestVersion,
     /// What an owner has missed is given to nobody else once more.
@@ -247,6 +249,7 @@ impl Check {
         Check::PromptTold,
         Check::LoggedSession,
         Check::SharedLine,
+        Check::LongScan,
         Check::GuestVersion,
         Check::MissedOnce,
         Check::OneTurn,

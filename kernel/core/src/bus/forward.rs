@@ -92,7 +92,7 @@ impl Bus {
         if let (true, Some(key), Some(call)) = (waits, about, call) {
             let mut line = Vec::new();
             splice(&mut line, message.line, &edits);
-            self.hold_prompt(from, key, call, line.into());
+            self.hold_prompt(from, key, call, (line.into(), envelope.edited(&edits)));
             self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, Some(call), message);
             return Ok(Some(call));
         }

@@ -2,6 +2,8 @@
 //!
 //! A worker can speak only of its own sessions.
 
+use std::borrow::Cow;
+
 use log::{debug, warn};
 
 use super::Bus;
@@ -10,7 +12,7 @@ use super::lists;
 use super::mcp::is_mcp;
 use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::{NAME_BYTES, STICKY_NOTIFICATION_BYTES};
+use crate::limit::{NAME_BYTES, NESTED_BYTES, STICKY_NOTIFICATION_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
@@ -19,10 +21,9 @@ use crate::state::session_id::is_tagged;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{self, member, text};
+use crate::wire::nested::{self, member, text, within};
 use crate::wire::partial_scan::PartialScan;
-use crate::wire::prefix_cache::PrefixCache;
-use crate::wire::scan::Kind;
+use crate::wire::scan::{Envelope, Kind, Malformed};
 use crate::wire::splice::{Edit, Edits, with_nested};
 
 /// Whether a notification about no session is about the whole process, whichever client it works for: its login, its
@@ -31,7 +32,7 @@ fn is_for_all(message: Message<'_>) -> bool {
     match message.method() {
         b"auth/status_update" | b"_auth/status_update" | b"session/list_changed" | b"quota/update" => true,
         b"session/update" => {
-            let update = member(message.line, message.envelope.params, b"update");
+            let update = member(message.line, within(message.envelope.params, NESTED_BYTES), b"update");
             let kind = text(message.line, update, b"sessionUpdate").map(|kind| kind.of(message.line));
             kind == Some(br#""quota_update""#)
         }
@@ -40,10 +41,13 @@ fn is_for_all(message: Message<'_>) -> bool {
 }
 
 impl Bus {
-    pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8], prefixes: &mut PrefixCache) {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return;
-        }
+    /// Handles a line that is not blank. `scan` gives the result of `Envelope::scan` for it.
+    pub(super) fn worker_line<'a>(
+        &mut self,
+        id: WorkerId,
+        line: &[u8],
+        scan: impl FnOnce() -> Result<Cow<'a, Envelope>, Malformed>,
+    ) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.ignored {
             return;
@@ -52,7 +56,7 @@ impl Bus {
         worker.lines_in += 1;
         let only_answers = worker.closes_first;
         // The envelope is not moved out of the result: that would be a copy.
-        let malformed = match &prefixes.scan(line) {
+        let malformed = match &scan() {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, Message::new(line, envelope));
             }

@@ -15,14 +15,14 @@ use super::forward::{Forward, SessionRef};
 use super::pipe_role::Rights;
 use crate::config::Mode;
 use crate::id::{CallKey, Key, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::{BATCH_BYTES, LIST_BYTES, OPENING_BYTES};
+use crate::limit::{BATCH_BYTES, LIST_BYTES, NESTED_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, Purpose};
 use crate::state::session_id::token;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
-use crate::wire::nested::{self, Listed};
+use crate::wire::nested::{self, Listed, within};
 use crate::wire::scan::Envelope;
 use crate::wire::splice::{Edit, Edits, splice, with_nested};
 
@@ -75,7 +75,7 @@ struct Gathered<'a>(
 #[cold]
 pub(super) fn ask(bus: &mut Bus, link: Link, pool: PoolId, message: Message<'_>) -> Result<(), RpcError> {
     let Message { line, envelope } = message;
-    let cursor = nested::text(line, envelope.params, b"cursor");
+    let cursor = nested::text(line, within(envelope.params, NESTED_BYTES), b"cursor");
     let place = cursor.and_then(|span| Place::of(span.of(line)));
     let (Some(span), Some(place)) = (cursor, place) else {
         let to = bus.worker_for_request(link, pool)?;

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 use super::Bus;
 use crate::id::{Link, WorkerId};
-use crate::limit::{MCP_SERVERS, NAME_BYTES};
+use crate::limit::{LIST_BYTES, MCP_SERVERS, NAME_BYTES, NESTED_BYTES};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
-use crate::wire::nested::{for_each_element, text, whole};
+use crate::wire::nested::{for_each_element, members_of, string, text, whole, within};
 use crate::wire::scan::canonical;
 
 /// Whether a message is for an MCP server of a client, or from one.
@@ -23,10 +23,12 @@ impl Bus {
     pub(super) fn note_mcp_servers(&mut self, link: Link, to: WorkerId, params: &[u8]) {
         let Some(worker) = self.workers.get_mut(to) else { return };
         let mut left = MCP_SERVERS;
-        for_each_element(params, whole(params), b"mcpServers", |server| {
-            let word = |key: &[u8]| text(params, Some(server), key).map(|value| canonical(value.of(params)));
-            let is_acp = word(b"type").is_some_and(|kind| *kind == *b"acp");
-            if let Some(name) = word(b"serverId").filter(|name| is_acp && name.len() <= NAME_BYTES) {
+        for_each_element(params, within(whole(params), NESTED_BYTES), b"mcpServers", |server| {
+            let words = members_of(params, Some(server), [b"type", b"serverId"]);
+            let [kind, name] =
+                words.map(|word| string(params, word).map(|value| canonical(value.of(params))));
+            let is_acp = kind.is_some_and(|kind| *kind == *b"acp");
+            if let Some(name) = name.filter(|name| is_acp && name.len() <= NAME_BYTES) {
                 worker.mcp_servers.add(&name, link);
             }
             left -= 1;
@@ -66,5 +68,6 @@ impl Bus {
 }
 
 fn server_of(message: Message<'_>) -> Option<Cow<'_, [u8]>> {
-    text(message.line, message.envelope.params, b"serverId").map(|name| message.name(name))
+    text(message.line, within(message.envelope.params, LIST_BYTES), b"serverId")
+        .map(|name| message.name(name))
 }

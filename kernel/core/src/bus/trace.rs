@@ -13,7 +13,7 @@ use super::status::{Report, session_label};
 use crate::api::{Moment, micros};
 use crate::id::{CallKey, Link, SessionKey};
 use crate::limit::{
-    NAME_BYTES, TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACE_SPAN_BYTES,
+    NAME_BYTES, NESTED_BYTES, TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACE_SPAN_BYTES,
     TRACE_SPAN_LINE_BYTES,
 };
 use crate::mutants::{Check, enabled};
@@ -234,7 +234,7 @@ impl TraceEvent<'_> {
                 let text = span?.of(message.line);
                 (text.len() <= TRACE_SPAN_BYTES).then(|| serde_json::from_slice(text).ok())?
             };
-            let error = message.envelope.outcome;
+            let error = nested::within(message.envelope.outcome, NESTED_BYTES);
             add("code", Some(value(member(error, b"code")).unwrap_or(Value::Null)));
             if self.from == Endpoint::Bus {
                 let reason = member(member(error, b"data"), b"reason");

@@ -10,7 +10,7 @@ use memchr::memmem::{self, Finder};
 use serde::{Deserialize, Serialize};
 
 use crate::id::PoolId;
-use crate::limit::{OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
+use crate::limit::{NESTED_BYTES, OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
 use crate::state::handshake::ReopenBy;
 use crate::wire::message::Message;
 use crate::wire::nested::{elements, member, text, whole, with_member, without_member};
@@ -292,7 +292,7 @@ pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
             _ => false,
         };
     }
-    let finds = |what: &Finder<'_>| what.find(message.line).is_some();
+    let finds = |what: &Finder<'_>| message.line.len() <= NESTED_BYTES && what.find(message.line).is_some();
     let may_set = has_settings && (finds(&MODE) || finds(&OPTION));
     may_set || message.line.len() <= TITLE_LINE_BYTES && finds(&TITLE) || finds(&COMMANDS)
 }
@@ -302,7 +302,9 @@ pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
 pub(crate) fn tells_present(message: Message<'_>) -> bool {
     let line = message.line;
     // All of these end alike, and most of a history does not.
-    if memmem::find(line, br#"_update""#).is_none() && memmem::find(line, br#""notice""#).is_none() {
+    if line.len() > NESTED_BYTES
+        || memmem::find(line, br#"_update""#).is_none() && memmem::find(line, br#""notice""#).is_none()
+    {
         return false;
     }
     let update = member(line, message.envelope.params, b"update");

@@ -6,6 +6,7 @@ use crate::api::Moment;
 use crate::id::{CallKey, Link};
 use crate::saved::counts_as;
 use crate::state::backlog::{Backlog, HeldBytes, Waiting};
+use crate::wire::scan::Envelope;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Prompts {
@@ -28,6 +29,18 @@ pub(crate) struct WaitingPrompt {
     /// The line with the worker's ids.
     #[serde(with = "serde_bytes")]
     pub(crate) line: Box<[u8]>,
+    /// The envelope of the line. `None`: the bus was restored.
+    #[serde(skip)]
+    pub(crate) envelope: Option<Box<Envelope>>,
+}
+
+impl WaitingPrompt {
+    pub(crate) fn envelope(&self) -> Option<Envelope> {
+        match &self.envelope {
+            Some(envelope) => Some(**envelope),
+            None => Envelope::scan(&self.line).ok(),
+        }
+    }
 }
 
 impl Waiting for WaitingPrompt {

@@ -5,6 +5,7 @@
 
 use memchr::memmem;
 
+use crate::limit::{LIST_BYTES, NESTED_BYTES};
 use crate::wire::error::shortened;
 use crate::wire::json::{Reader, Span};
 use crate::wire::scan::{Envelope, Kind, canonical};
@@ -69,29 +70,37 @@ pub(crate) fn in_update(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if memmem::find(line, br#"SessionId""#).is_none() && memmem::find(line, br#""background""#).is_none() {
         return Vec::new();
     }
-    let update = member(line, envelope.params, b"update");
-    let mut found = in_background(line, update);
-    found.extend(in_background(line, member(line, update, b"state")));
-    found.extend(text(line, update, b"senderSessionId"));
-    found.extend(text(line, update, b"recipientSessionId"));
+    let update = member(line, within(envelope.params, LIST_BYTES), b"update");
+    let keys: [&[u8]; 4] = [b"background", b"state", b"senderSessionId", b"recipientSessionId"];
+    let [background, state, sender, recipient] = members_of(line, update, keys);
+    let mut found = in_background(line, background);
+    found.extend(in_background(line, member(line, state, b"background")));
+    found.extend(string(line, sender));
+    found.extend(string(line, recipient));
     found
 }
 
 /// The ids of other sessions in an answer: of the session that an error is about, or of background tasks.
 pub(crate) fn in_answer(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if envelope.kind == (Kind::Answer { failed: true }) {
-        let data = member(line, envelope.outcome, b"data");
+        let data = member(line, within(envelope.outcome, NESTED_BYTES), b"data");
         return text(line, data, b"sessionId").into_iter().collect();
     }
     if memmem::find(line, br#""background""#).is_none() {
         return Vec::new();
     }
-    in_background(line, member(line, envelope.outcome, b"state"))
+    let state = member(line, within(envelope.outcome, LIST_BYTES), b"state");
+    in_background(line, member(line, state, b"background"))
 }
 
-fn in_background(line: &[u8], object: Option<Span>) -> Vec<Span> {
-    let tasks = elements(line, object, b"background");
-    tasks.into_iter().filter_map(|task| text(line, Some(task), b"sessionId")).collect()
+/// The ids in a list of background tasks.
+fn in_background(line: &[u8], tasks: Option<Span>) -> Vec<Span> {
+    let mut found = Vec::new();
+    for_each_of(line, tasks, |task| {
+        found.extend(text(line, Some(task), b"sessionId"));
+        Some(())
+    });
+    found
 }
 
 /// The elements of the list under `key` in this object.
@@ -109,16 +118,44 @@ pub(crate) fn for_each_element(
     line: &[u8],
     object: Option<Span>,
     key: &[u8],
-    mut each: impl FnMut(Span) -> Option<()>,
+    each: impl FnMut(Span) -> Option<()>,
 ) {
-    if let Some(list) = member(line, object, key) {
+    for_each_of(line, member(line, object, key), each);
+}
+
+/// The same for an object that may be long, which is read only once and only until `each` returns `None`. `each` gets
+/// `None` where a list under `key` begins. Of several, the last one counts among those that are reached.
+pub(crate) fn for_each_element_once(
+    line: &[u8],
+    object: Option<Span>,
+    key: &[u8],
+    mut each: impl FnMut(Option<Span>) -> Option<()>,
+) {
+    let Some(object) = object else { return };
+    walk(&mut reader_of(line, object), b'{', &mut |reader, name| {
+        if *canonical(name.of(line)) != *key {
+            return read_value(reader).map(|_| ());
+        }
+        each(None)?;
+        let mut goes_on = Some(());
+        let is_list = walk(reader, b'[', &mut |reader, _| {
+            goes_on = each(Some(read_value(reader)?));
+            goes_on
+        });
+        if is_list { goes_on } else { read_value(reader).map(|_| ()) }
+    });
+}
+
+/// Calls `each` with the elements of this list, until it returns `None`.
+fn for_each_of(line: &[u8], list: Option<Span>, mut each: impl FnMut(Span) -> Option<()>) {
+    if let Some(list) = list {
         walk(&mut reader_of(line, list), b'[', &mut |reader, _| each(read_value(reader)?));
     }
 }
 
 /// The string under `key` in this object, with its quotes.
 pub(crate) fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
-    member(line, object, key).filter(|value| value.of(line).starts_with(b"\""))
+    string(line, member(line, object, key))
 }
 
 /// The text of this string, which stands with its quotes, up to about so many bytes. It may be megabytes long, and only
@@ -139,13 +176,36 @@ pub(crate) fn beginning(token: &[u8], at_most: usize) -> Option<String> {
 
 /// The value under `key` in this object. Of several, the last one counts, as for most decoders.
 pub(crate) fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
-    let mut found = None;
-    for_each_in(line, object?, b'{', |name, value| {
-        if *canonical(name.of(line)) == *key {
-            found = Some(value);
-        }
-    });
+    let [found] = members_of(line, object, [key]);
     found
+}
+
+/// The values under each of these keys, for which the object is read only once.
+pub(crate) fn members_of<const N: usize>(
+    line: &[u8],
+    object: Option<Span>,
+    keys: [&[u8]; N],
+) -> [Option<Span>; N] {
+    let mut found = [None; N];
+    if let Some(object) = object {
+        for_each_in(line, object, b'{', |name, value| {
+            let name = canonical(name.of(line));
+            if let Some(at) = keys.iter().position(|key| **key == *name) {
+                found[at] = Some(value);
+            }
+        });
+    }
+    found
+}
+
+/// This value, unless it is longer than what is read again.
+pub(crate) fn within(value: Option<Span>, most: usize) -> Option<Span> {
+    value.filter(|value| value.length() <= most)
+}
+
+/// This value, if it is a string.
+pub(crate) fn string(line: &[u8], value: Option<Span>) -> Option<Span> {
+    value.filter(|value| value.of(line).starts_with(b"\""))
 }
 
 /// The whole of a value that is not part of a line.

@@ -281,10 +281,16 @@ pub(in crate::bus) fn tell_logged(bus: &mut Bus, link: Link, token: &Token, kind
 fn told_prompt(prompt: Message<'_>, token_bytes: usize, hearers: usize) -> Vec<Vec<u8>> {
     let told = |block: &[u8]| [TOLD_START, TOLD_UPDATE, block, b"}}}"].concat();
     let most = (PROMPT_SENDS / hearers.max(1)).clamp(PROMPT_BLOCKS_LEAST, PROMPT_BLOCKS);
-    let mut room = PROMPT_ADDED_TIMES * prompt.line.len() + PROMPT_ADDED_BYTES;
+    let all_room = PROMPT_ADDED_TIMES * prompt.line.len() + PROMPT_ADDED_BYTES;
+    let mut room = all_room;
     let added = TOLD_START.len() + TOLD_UPDATE.len() + token_bytes + b"}}}\n".len();
     let mut lines = Vec::new();
-    nested::for_each_element(prompt.line, prompt.envelope.params, b"prompt", |block| {
+    nested::for_each_element_once(prompt.line, prompt.envelope.params, b"prompt", |block| {
+        let Some(block) = block else {
+            lines.clear();
+            room = all_room;
+            return Some(());
+        };
         let fits = lines.len() < most && room >= added || !enabled(Check::PromptTold);
         lines.push(told(if fits { block.of(prompt.line) } else { MORE_BLOCKS }));
         room = room.saturating_sub(added);

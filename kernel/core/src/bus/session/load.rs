@@ -14,7 +14,7 @@ use crate::bus::from_client::Routed;
 use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, NESTED_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
 use crate::state::calls::{Call, Endpoint, Purpose};
@@ -25,7 +25,7 @@ use crate::state::session_id::token;
 use crate::state::sessions::IfRefused;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
-use crate::wire::nested;
+use crate::wire::nested::{self, within};
 
 /// What a request to load or resume a session asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Wants {
                 (false, false) => Wants::Replay,
             };
         }
-        let from = nested::member(message.line, message.envelope.params, b"replayFrom");
+        let from = nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"replayFrom");
         match from.map(|from| from.of(message.line)) {
             Some(from) if is_second && from != b"null" => Wants::Replay,
             _ => Wants::Resume,
@@ -58,7 +58,7 @@ impl Wants {
 
 /// Whether the client says that it has heard what was said in the session: `"bus/replay": false` in `_meta`.
 pub(in crate::bus) fn knows_history(message: Message<'_>) -> bool {
-    let meta = nested::member(message.line, message.envelope.params, b"_meta");
+    let meta = nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"_meta");
     let replay = nested::member(message.line, meta, b"bus/replay");
     replay.is_some_and(|replay| replay.of(message.line) == b"false")
 }
@@ -232,7 +232,8 @@ impl Bus {
         let root = self.sessions.root(key);
         let has_log = self.sessions.has_log(root);
         if let Some(session) = self.sessions.get_mut(root) {
-            if let Some(folder) = nested::member(message.line, message.envelope.params, b"cwd")
+            if let Some(folder) =
+                nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"cwd")
                 && session.shown.folder().is_none()
             {
                 // Who hears of the session before it is open is told where it is.

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bus::keep::{self, By};
 use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
-use crate::limit::{CLIENT_NAME_BYTES, TURN_ERROR_BYTES, WAITING_PROMPTS};
+use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, TURN_ERROR_BYTES, WAITING_PROMPTS};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Written;
@@ -15,7 +15,7 @@ use crate::state::prompts::WaitingPrompt;
 use crate::state::sessions::Session;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
-use crate::wire::nested;
+use crate::wire::nested::{self, within};
 use crate::wire::scan::Envelope;
 
 /// The answer to a prompt that the agent never got.
@@ -72,11 +72,11 @@ fn told_error(error: &[u8]) -> Box<str> {
     if error.len() <= TURN_ERROR_BYTES {
         return String::from_utf8_lossy(error).into();
     }
-    let whole = nested::whole(error);
-    let code = nested::member(error, whole, b"code").map(|code| code.of(error));
-    let code = code.and_then(|code| std::str::from_utf8(code).ok()?.parse::<i64>().ok());
-    let message = nested::text(error, whole, b"message");
-    let message = message.and_then(|text| nested::beginning(text.of(error), TURN_ERROR_BYTES / 4));
+    let whole = within(nested::whole(error), NESTED_BYTES);
+    let [code, message] = nested::members_of(error, whole, [b"code", b"message"]);
+    let code = code.and_then(|code| std::str::from_utf8(code.of(error)).ok()?.parse::<i64>().ok());
+    let message = nested::string(error, message)
+        .and_then(|text| nested::beginning(text.of(error), TURN_ERROR_BYTES / 4));
     json!({ "code": code.unwrap_or(-32603), "message": message.unwrap_or_default() }).to_string().into()
 }
 
@@ -87,10 +87,11 @@ impl Bus {
         from: Link,
         key: SessionKey,
         call: CallKey,
-        line: Box<[u8]>,
+        (line, envelope): (Box<[u8]>, Envelope),
     ) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.prompts.wait(WaitingPrompt { from, call, line }, &mut self.held);
+        let prompt = WaitingPrompt { from, call, line, envelope: Some(Box::new(envelope)) };
+        session.prompts.wait(prompt, &mut self.held);
         let place = session.prompts.waiting();
         self.tell_event(key, "queued", &format!(r#","by":{},"place":{place}"#, self.quoted_name(from)));
     }
@@ -152,7 +153,7 @@ impl Bus {
         let reason = match end {
             TurnEnd::Answered(answer) if !answer.is_error() => {
                 // Each of the others gets a copy of it.
-                nested::text(answer.line, answer.envelope.outcome, b"stopReason")
+                nested::text(answer.line, within(answer.envelope.outcome, NESTED_BYTES), b"stopReason")
                     .map(|span| span.of(answer.line))
                     .filter(|reason| reason.len() <= CLIENT_NAME_BYTES)
             }
@@ -190,7 +191,7 @@ impl Bus {
             let Some(session) = self.sessions.get_mut(key) else { return };
             let Some(prompt) = session.prompts.next(&mut self.held) else { return };
             let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { continue };
-            if let Ok(envelope) = Envelope::scan(&prompt.line) {
+            if let Some(envelope) = prompt.envelope() {
                 self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
             }
             let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());

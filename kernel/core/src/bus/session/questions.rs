@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::{CLIENT_NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
+use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Endpoint, Id, Purpose};
 use crate::state::questions::{Answered, Question};
@@ -23,7 +23,7 @@ use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{in_update, member, text};
+use crate::wire::nested::{in_update, members_of, string, within};
 use crate::wire::splice::{Edits, with_nested};
 
 /// Whether a request of an agent is a question that any controlling client can answer.
@@ -284,10 +284,10 @@ impl Bus {
             return true;
         };
         let is_prompter = session.prompts.by() == Some(link);
-        let counts = match answer.map(Verdict::of) {
-            Some(Verdict::Choice) => true,
-            Some(Verdict::Cancelled) => is_prompter,
-            Some(Verdict::Error) | None => false,
+        let (counts, chosen) = match answer.map(Verdict::of) {
+            Some(Verdict::Choice(chosen)) => (true, chosen),
+            Some(Verdict::Cancelled(chosen)) => (is_prompter, chosen),
+            Some(Verdict::Error) | None => (false, None),
         };
         let counts = counts || !enabled(Check::Abstention);
         let (order, question) = match session.questions.answered((link, call), counts, &mut self.held) {
@@ -302,7 +302,7 @@ impl Bus {
         }
         if is_shared && is_question(question.held.message()) {
             let by = self.quoted_name(link);
-            let chosen = answer.and_then(chosen).unwrap_or_default();
+            let chosen = chosen.unwrap_or_default();
             self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
         }
         true
@@ -329,34 +329,33 @@ impl Bus {
     }
 }
 
-/// What a client has chosen, as a further member of an event: the option of a permission, or the action of a form.
-fn chosen(answer: Message<'_>) -> Option<String> {
-    let (line, result) = (answer.line, answer.envelope.outcome);
-    let option = text(line, member(line, result, b"outcome"), b"optionId").map(|value| ("optionId", value));
-    let (name, value) = option.or_else(|| Some(("action", text(line, result, b"action")?)))?;
-    let value = value.of(line);
-    (value.len() <= CLIENT_NAME_BYTES).then(|| format!(r#","{name}":{}"#, String::from_utf8_lossy(value)))
-}
-
-/// What a client has answered.
+/// What a client has answered. What it has chosen is told as a further member of an event: the option of a permission,
+/// or the action of a form.
 enum Verdict {
-    Choice,
-    Cancelled,
+    Choice(Option<String>),
+    Cancelled(Option<String>),
     Error,
 }
 
 impl Verdict {
+    /// An answer that is longer than what is read again counts as a choice, whatever it is.
     fn of(answer: Message<'_>) -> Verdict {
         if answer.is_error() {
             return Verdict::Error;
         }
         // The answer may be long, so it is not made a tree.
-        let (line, result) = (answer.line, answer.envelope.outcome);
-        let is = |object, key: &[u8], word: &[u8]| {
-            text(line, object, key).is_some_and(|value| *answer.name(value) == *word)
-        };
-        let is_cancelled = is(member(line, result, b"outcome"), b"outcome", b"cancelled")
-            || is(result, b"action", b"cancel");
-        if is_cancelled { Verdict::Cancelled } else { Verdict::Choice }
+        let (line, result) = (answer.line, within(answer.envelope.outcome, NESTED_BYTES));
+        let [outcome, action] = members_of(line, result, [b"outcome", b"action"]);
+        let [kind, option] = members_of(line, outcome, [b"outcome", b"optionId"]);
+        let [kind, option, action] = [kind, option, action].map(|value| string(line, value));
+        let chosen = option.map(|value| ("optionId", value)).or(action.map(|value| ("action", value)));
+        let chosen = chosen.filter(|(_, value)| value.length() <= CLIENT_NAME_BYTES);
+        let spelled = |value: Span| String::from_utf8_lossy(value.of(line)).into_owned();
+        let chosen = chosen.map(|(name, value)| format!(r#","{name}":{}"#, spelled(value)));
+        let is = |value: Option<Span>, word: &[u8]| value.is_some_and(|value| *answer.name(value) == *word);
+        if is(kind, b"cancelled") || is(action, b"cancel") {
+            return Verdict::Cancelled(chosen);
+        }
+        Verdict::Choice(chosen)
     }
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
+use crate::limit::NESTED_BYTES;
 use crate::state::sessions::TurnState;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -71,6 +72,9 @@ fn reported_state(line: &[u8]) -> Option<TurnState> {
         state: &'a str,
     }
 
+    if line.len() > NESTED_BYTES {
+        return None;
+    }
     // Most updates are pieces of text, and the search for the word is all that they cost.
     memmem::find(line, br#""state_update""#)?;
     let Line { params: Params { update } } = serde_json::from_slice(line).ok()?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Config, Event, Limits, Link, TestBus, limited, pool};
 use crate::bus::Bus;
 use crate::config::{Permission, PoolConfig};
-use crate::limit::{LONG_LINE_BYTES, SESSIONS_PAGE_BYTES, STICKY_NOTIFICATION_BYTES};
+use crate::limit::{LONG_LINE_BYTES, NESTED_BYTES, SESSIONS_PAGE_BYTES, STICKY_NOTIFICATION_BYTES};
 
 const INIT: &str = concat!(
     r#"{"protocolVersion":1,"agentInfo":{"name":"agent"},"agentCapabilities":{"loadSession":true,"#,
@@ -288,6 +288,79 @@ fn a_permission_with_very_many_options_is_answered_by_the_first_that_fits() {
     }
     bus.sends(worker, &asks(&many));
     bus.sees_request(ann, "session/request_permission");
+}
+
+#[test]
+fn a_permission_that_is_too_long_to_be_read_again_is_asked_of_the_client() {
+    for permission in [Permission::Allow, Permission::Deny] {
+        let pool = PoolConfig { permission, ..pool("agents", 1) };
+        let mut bus = TestBus::new(Config::with_pools([pool]));
+        let (ann, worker) = (bus.acp_client(), bus.worker(0));
+        bus.initializes_with(worker, INIT);
+        bus.sees(ann);
+        bus.opens(ann, worker, "one");
+        let options = json!([{"optionId": "a", "name": "n", "kind": "allow_once"},
+            {"optionId": "r", "name": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "one", "options": options, "toolCall": "x".repeat(NESTED_BYTES)});
+        let asked = json!({"id": 7, "method": "session/request_permission", "params": params}).to_string();
+        bus.sends_in_pieces(worker, format!("{asked}\n").as_bytes(), 60_000);
+        let (_, request) = bus.sees_request(ann, "session/request_permission");
+        assert_eq!(request["params"]["toolCall"], params["toolCall"]);
+        bus.sees_nothing(worker);
+    }
+}
+
+#[test]
+fn an_answer_that_is_too_long_to_be_read_again_is_the_one_that_counts() {
+    let (mut bus, ann, ben, worker, _) = in_one_session(Limits::default());
+    let params = json!({"sessionId": "one", "options": [], "toolCall": {"title": "x".repeat(NESTED_BYTES)}});
+    let asked = json!({"id": 7, "method": "session/request_permission", "params": params}).to_string();
+    bus.sends_in_pieces(worker, format!("{asked}\n").as_bytes(), 100_000);
+    let (of_ann, _) = bus.sees_request(ann, "session/request_permission");
+    let (of_ben, _) = bus.sees_request(ben, "session/request_permission");
+    let answer = |id: &str, length: usize| {
+        let result = json!({"outcome": {"outcome": "cancelled"}, "_meta": "x".repeat(length)});
+        format!("{{\"id\":{id},\"result\":{result}}}\n")
+    };
+    // The turn is not Ben's, so that a short answer like this one would leave it to Ann.
+    bus.sends_in_pieces(ben, answer(&of_ben, NESTED_BYTES).as_bytes(), 100_000);
+    assert_eq!(bus.sees_json(worker)["result"]["_meta"].as_str().map(str::len), Some(NESTED_BYTES));
+    let told = bus.all_unseen(ann);
+    assert!(told.iter().any(|line| line["method"] == "$/cancel_request"), "{told:?}");
+    bus.sends(ann, &answer(&of_ann, 1));
+    bus.sees_nothing(worker);
+    bus.bus.check_invariants();
+}
+
+#[test]
+fn a_long_line_is_checked_as_a_short_one() {
+    let (mut bus, ann, ben, worker, session) = in_one_session(Limits::default());
+    let text = "x\\u00e9é".repeat(LONG_LINE_BYTES / 4);
+    for piece in [999, 65_536, 1 << 20] {
+        let params = format!(r#"{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}"#);
+        let line = |end: &str| format!("{{\"id\":5,\"method\":\"any/thing\",\"params\":{params}{end}\r\n");
+        bus.sends_in_pieces(ann, line("}").as_bytes(), piece);
+        let (id, request) = bus.sees_request(worker, "any/thing");
+        assert_eq!(request["params"]["prompt"][0]["text"], text.replace("\\u00e9", "é"));
+        bus.sends(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        assert_eq!(bus.sees_json(ann)["result"], 1);
+        // A line that is broken in the end is refused, and so is one that is not UTF-8.
+        bus.sends_in_pieces(ann, line("]").as_bytes(), piece);
+        assert_eq!(bus.sees_json(ann)["error"]["code"], -32700);
+        let mut broken = line("}").into_bytes();
+        let middle = broken.len() / 2;
+        broken[middle..middle + 4].fill(0xc3);
+        bus.sends_in_pieces(ann, &broken, piece);
+        assert_eq!(bus.sees_json(ann)["error"]["code"], -32700);
+        // White space is no line, however much of it there is, and may stand before one.
+        bus.sends_in_pieces(ann, format!("{:1$}\n", "", LONG_LINE_BYTES * 2).as_bytes(), piece);
+        let blank = format!("{:1$}{2}", "", LONG_LINE_BYTES * 2, line("}"));
+        bus.sends_in_pieces(ann, blank.as_bytes(), piece);
+        bus.answers(worker, "any/thing", "2");
+        assert_eq!(bus.sees_json(ann)["result"], 2);
+        bus.sees_nothing(ben);
+    }
+    bus.bus.check_invariants();
 }
 
 #[test]
