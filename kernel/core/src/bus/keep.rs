@@ -187,6 +187,32 @@ fn introduce(bus: &mut Bus, link: Link, key: SessionKey, opened: &str) {
     }
 }
 
+/// A session is open again, and may say nothing for long. The keeper knows of it from now on: what is open is not
+/// removed, and who joins is told what was said before.
+#[cold]
+pub(super) fn opened_again(bus: &mut Bus, key: SessionKey) {
+    let Some(link) = bus.keeper.link() else { return };
+    let root = bus.sessions.root(key);
+    let is_told = |session: &Session| session.told_keeper == Some(link);
+    let session = bus.sessions.get(root).filter(|it| it.is_kept && !it.is_label && !is_told(it));
+    let Some(session) = session.filter(|_| !bus.keeper.behind.contains_key(&root)) else { return };
+    let told = opened(bus, root, session);
+    let (is_silent, is_logged) = (session.said == 0, session.is_shared && bus.limits.session_log_bytes > 0);
+    if is_silent {
+        // What the agent has not told again is on disk, if it is anywhere.
+        bus.sessions.set_older_than_log(root);
+    }
+    if bus.keeps_up(link, told.len()) {
+        return introduce(bus, link, root, &told);
+    }
+    if is_logged {
+        // They are in the log, which it is told when it has room.
+        bus.keeper.take_missed(root);
+    }
+    bus.keeper.behind.insert(root, 0);
+    bus.alarms.arm(bus.now + LOOK_AGAIN, Alarm::Keeper);
+}
+
 /// Something is said in a session. `is_logged`: it is counted among the lines of the session.
 #[inline]
 pub(super) fn line(bus: &mut Bus, key: SessionKey, by: By, line: &[u8], edits: &[Edit<'_>], is_logged: bool) {

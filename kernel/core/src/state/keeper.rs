@@ -23,6 +23,9 @@ pub(crate) struct Joining {
     pub(crate) is_whole: bool,
     /// The keeper has nothing more.
     pub(crate) is_end: bool,
+    /// The keeper has told all that comes before what it was asked for.
+    #[serde(default)]
+    pub(crate) is_told: bool,
     /// The keeper was asked for more, and should answer by then.
     pub(crate) due: Option<Moment>,
 }

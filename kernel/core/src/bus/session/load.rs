@@ -11,6 +11,7 @@ use super::store::with_name;
 use crate::bus::Bus;
 use crate::bus::forward::{Forward, SessionRef};
 use crate::bus::from_client::Routed;
+use crate::bus::keep;
 use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
@@ -296,6 +297,7 @@ impl Bus {
             _ => self.answer(id, call, message),
         }
         self.save_opening(key, id, call, message);
+        keep::opened_again(self, key);
     }
 
     /// The agent does not load a session that it has open. It goes on, and the bus answers for it.
