@@ -20,7 +20,7 @@ def run_all(binary, run, model, outcome):
     try:
         root = install.debian("neovim")
     except install.Unavailable as why:
-        outcome.skip("neovim", "Debian", str(why))
+        outcome.lacks("neovim", "Debian", str(why))
         return
     folder = run / "neovim"
     home = folder / "home"

@@ -1,5 +1,8 @@
 """What was seen: collected while the suite runs, printed as a table, written to the report of the run and to docs/INTEROP.md."""
 
+import os
+import pathlib
+import threading
 import time
 
 import install
@@ -9,15 +12,41 @@ WIDTH = 20
 SIGNS = {"ok": "ok", "told": "told", "-": "–", "fail": "**fails**"}
 
 
+# The check of whether a process was left behind, which a part that has failed may cause.
+AFTERWARDS = "afterwards"
+
+
+def failed(cells):
+    """Whether a client of an agent has seen a step fail, or has not come to it."""
+    return any(cells.get(step, ("fail",))[0] == "fail" for step in STEPS)
+
+
 class Outcome:
     def __init__(self, run):
         self.run = run
         self.cells, self.agents, self.seconds, self.checks, self.passed_on = {}, {}, {}, [], {}
         self.designs, self.skipped = {}, []
+        # The part of the suite that this thread plays, and the parts in which something has failed.
+        self.here, self.failed_in = threading.local(), set()
+
+    def during(self, part, play, *arguments):
+        """Plays a part of the suite, which can be played by itself by this name."""
+        self.here.part = part
+        play(*arguments)
+        self.here.part = None
 
     def add(self, about, what, is_so, detail=""):
         """A check that belongs to no cell of the table."""
         self.checks.append((about, what, is_so, detail))
+        if not is_so:
+            self.failed_in.add(getattr(self.here, "part", None))
+
+    def tells_gate(self):
+        """The gate plays once more what has failed, if it can be played by itself and is more than what was left behind."""
+        parts = self.failed_in | {f"play {agent}" for agent, rows in self.cells.items() if any(map(failed, rows.values()))}
+        notes = os.environ.get("BUS_GATE_NOTES")
+        if notes and parts <= {AFTERWARDS} | {part for part in parts if part}:
+            (pathlib.Path(notes) / "failed").write_text("".join(f"{part}\n" for part in sorted(parts - {AFTERWARDS})))
 
     def designed(self, agent, designs):
         """Differences that the bus makes on purpose, seen with this agent."""
@@ -25,9 +54,18 @@ class Outcome:
             self.designs.setdefault(design.what, (design.why, set()))[1].add(agent)
 
     def skip(self, name, pin, why):
-        """What could not be run on this machine."""
+        """What could not be run."""
         print(f"skipped {name} ({pin}): {why}", flush=True)
         self.skipped.append((name, pin, why))
+
+    def lacks(self, name, pin, why):
+        """What could not be run because this machine lacks something. Where CI=true that is a failure."""
+        if os.environ.get("CI") == "true":
+            return self.add(name, "what it needs is there", False, why)
+        self.skip(name, pin, why)
+        if notes := os.environ.get("BUS_GATE_NOTES"):
+            with (pathlib.Path(notes) / "skipped").open("a") as file:
+                file.write(f"{name} ({pin}): {why}\n")
 
     def schema(self, agent, side, count, faults, excused):
         """What the schema said to the messages of one side; `excused` are faults that the origin itself had made."""

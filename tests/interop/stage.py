@@ -46,6 +46,13 @@ def left_behind(run):
     return found
 
 
+def free_port():
+    """A port of this machine that nobody has at the moment, for a program that cannot choose one itself."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 def asked(run, tag):
     """How often the model server was asked the question of this tag."""
     return (run / "model.log").read_text().splitlines().count(tag)
