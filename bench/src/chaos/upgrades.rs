@@ -27,8 +27,8 @@ const MAX_LOG_BYTES: usize = 128 << 20;
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 /// Longer than that is a fault on any machine.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Of each prompt about three times its length is logged, which makes 64 MiB of all of them.
-const TEXT_BYTES: usize = 11 << 10;
+/// Of each prompt about twice its length is logged, itself and the answer, which makes more than 64 MiB of all of them.
+const TEXT_BYTES: usize = 17 << 10;
 const PROMPTS: usize = 2;
 
 struct Upgraded {
