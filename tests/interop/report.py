@@ -137,7 +137,8 @@ class Outcome:
         yield f"- acpx: npm {pins['npm']['acpx']}; yopo: cargo {pins['cargo']['yopo']}; both through `stdio-bus connect`, two at a time"
         yield ""
         yield "Steps: **two sessions**: long turns of all clients at once in one process, each hears only its own; **cancel**: in mid-turn;"
-        yield "**reload**: SIGHUP with a changed configuration in everybody's turn; **crash**: kill -9 in everybody's turn, which is answered"
+        yield "**reload**: SIGHUP with a changed configuration in everybody's turn; **upgrade**: SIGUSR2 in everybody's turn, the bus becomes its"
+        yield "own program anew and no client or agent notices; **crash**: kill -9 in everybody's turn, which is answered"
         yield "`worker_lost`, then the next prompt of the same session goes on and the agent remembers (`told`: it cannot resume, and its client is"
         yield "told that the session is lost); **leave**: everybody ends cleanly. `–`: the agent or client has no way to show it."
 
