@@ -7,7 +7,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::upgrades;
-use crate::harness::{Bus, Client, Connection, Log, PATIENCE, bus_puppet_client, limited, one_pool, request};
+use crate::harness::{
+    Bus, Client, Connection, Log, PATIENCE, bus_puppet_client, limited, one_pool, request, run,
+};
 use crate::listeners::{ended, folder_with_config, started_with_socket};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
@@ -34,6 +36,67 @@ fn a_trace_goes_on_and_lacks_nothing() {
     }
     assert!(answer["at_us"].as_u64() > request["at_us"].as_u64(), "the clock goes on");
     assert!(answer["latency_us"].as_u64() > Some(0), "{answer}");
+}
+
+/// The lines that a command prints of this bus.
+fn printed(bus: &Bus, command: &str) -> Vec<String> {
+    let output = run(bus.folder(), &[command, "--tcp", bus.tcp()], "");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_was_counted_and_what_workers_wrote_to_stderr_goes_on() {
+    let (bus, mut puppet, mut client) = bus_puppet_client();
+    for id in 1..=20 {
+        client.sends(&request(id, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        match id % 4 {
+            0 => puppet.refuses(&asked, &json!({ "code": -32000, "message": "no" })),
+            _ => puppet.answers(&asked, json!({})),
+        }
+        client.receives();
+    }
+    client.sends(r#"{"jsonrpc":"2.0","id":21,"method":"session/prompt","params":{"sessionId":"unknown"}}"#);
+    client.sees_error(21, -32051, "unknown_session");
+    puppet.writes_stderr("the first line\n\u{e4} sec");
+    bus.until("it is told", || !printed(&bus, "logs").is_empty());
+    bus.until("nobody else is there", || client.status()["clients"] == 1);
+    let figures = printed(&bus, "metrics");
+    let count = |of: u32| format!("stdio_bus_request_duration_seconds_count{{pool=\"p\"}} {of}");
+    assert!(figures.contains(&count(20)), "{figures:?}");
+    // A client that asks for it would be counted as well.
+    bus.signal(Signal::SIGUSR2);
+    bus.log_has("upgraded from");
+    bus.until("nobody else is there", || client.status()["clients"] == 1);
+    let after = printed(&bus, "metrics");
+    assert_eq!(after.len(), figures.len());
+    let parts =
+        |line: &str| line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse::<f64>()));
+    for (line, before) in after.iter().zip(&figures) {
+        // Whoever asks for the figures is a client too, and time goes on.
+        if before.contains("_total{side=\"client\"") || before.starts_with("stdio_bus_up_seconds ") {
+            let (Some((name, Ok(value))), Some((named, Ok(was)))) = (parts(line), parts(before)) else {
+                panic!("{before} became {line}");
+            };
+            assert!(name == named && value >= was, "{before} became {line}");
+        } else {
+            assert_eq!(line, before);
+        }
+    }
+    client.is_served_by(&mut puppet);
+    assert!(printed(&bus, "metrics").contains(&count(21)));
+    puppet.writes_stderr("ond\nlast\n");
+    bus.until("it is told", || printed(&bus, "logs").len() == 3);
+    let logs = printed(&bus, "logs");
+    // The time comes first.
+    let texts: Vec<&str> = logs.iter().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    assert_eq!(texts, ["p/0: the first line", "p/0: \u{e4} second", "p/0: last"]);
+    client.sends(&request(30, "work", json!({})));
+    puppet.is_asked("work");
+    puppet.exits(3);
+    let lost = client.sees_error(30, -32050, "worker_lost");
+    assert_eq!(lost["stderr"], "the first line\n\u{e4} second\nlast");
 }
 
 #[test]

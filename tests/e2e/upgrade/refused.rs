@@ -16,6 +16,8 @@ pub(super) const YES: &str = r#"echo '{"bus":"stdio-bus","version":"9.9.9"}'"#;
 /// Waits in a script until the bus stands still and asks again.
 pub(super) const ASKED_AGAIN: &str = "dd bs=1 count=1 <&1 >/dev/null 2>&1";
 
+const NO_MEMORY: &str = "there is no memory for the state: Cannot allocate memory";
+
 /// Tries it in the middle of a turn: that ends well, and nothing is left of the try.
 fn stays_as_it_is(bus: &Bus, puppet: &mut Puppet, client: &mut Client, tries: impl FnOnce()) {
     let fds = open_fds(bus.pid());
@@ -46,7 +48,10 @@ fn command_says(bus: &Bus, binary: &[&str]) -> String {
 #[test]
 fn the_bus_goes_on_if_the_system_refuses_what_an_upgrade_needs() {
     for (calls, fault, why) in [
-        ("memfd_create", "error=ENOMEM:when=1", "there is no memory for the state: Cannot allocate memory"),
+        ("memfd_create", "error=ENOMEM:when=1", NO_MEMORY),
+        // The state is written when the program is asked, and again when the bus stands still.
+        ("ftruncate", "error=ENOMEM:when=1", NO_MEMORY),
+        ("ftruncate", "error=ENOMEM:when=2", NO_MEMORY),
         ("socketpair", "error=EMFILE:when=1", "cannot be started: Too many open files"),
         ("execve", "error=ENOMEM:when=1", "cannot be run: Out of memory"),
     ] {
@@ -68,6 +73,31 @@ fn the_bus_goes_on_if_the_system_refuses_what_an_upgrade_needs() {
         upgrades(&bus);
         client.is_served_by(&mut next);
     }
+}
+
+#[test]
+fn the_bus_goes_on_if_the_state_cannot_be_sealed() {
+    // The call has many uses. An upgrade that nothing disturbs tells which of its calls is the seal.
+    let (bus, mut puppet, mut client) = bus_puppet_client();
+    client.is_served_by(&mut puppet);
+    upgrades(&bus);
+    let Some(strace) = Strace::on(&bus, "fcntl", None) else { return };
+    let output = run(bus.folder(), &["upgrade", "--config", "bus.json", "--tcp", bus.tcp()], "");
+    assert_eq!(output.status.code(), Some(0));
+    let seal = strace.seen().lines().position(|call| call.contains("F_ADD_SEALS")).expect("it is sealed") + 1;
+    drop(strace);
+    bus.until("who was asked is gone", || children_of(bus.pid()).len() == 2);
+    let Some(strace) = Strace::on(&bus, "fcntl", Some(&format!("error=EPERM:when={seal}"))) else { return };
+    let fds = open_fds(bus.pid());
+    let said = command_says(&bus, &[]);
+    assert!(said.contains("the state cannot be sealed: Operation not permitted"), "{said}");
+    assert_eq!(strace.failed(), 1);
+    drop(strace);
+    bus.until("no file is left open", || open_fds(bus.pid()) <= fds);
+    assert_eq!(upgraded_count(&mut client), 2);
+    client.is_served_by(&mut puppet);
+    upgrades(&bus);
+    client.is_served_by(&mut puppet);
 }
 
 #[test]
