@@ -125,7 +125,7 @@ METHODS = [
     ),
     client("tool_call/cancel", BY_SESSION, "Is passed on; an observer may not say it."),
     client("terminal/cancel", BY_SESSION, "Is passed on; an observer may not say it."),
-    client("mcp/message", BY_SERVER, "Is passed on to the process that the server was named to. `requestId` stays as it is."),
+    client("mcp/message", BY_SERVER, "Is passed on to the process that the server was named to, with the name that the agent knows. `requestId` stays as it is."),
     client("$/cancel_request", WHO_ASKED, "Is passed on with the id under which the agent knows the request; a prompt that waits is taken back."),
     client("proxy/initialize", ONE_PROCESS, "Is meant for a chain of proxies, which the bus is not: it is passed on like any method that the bus does not know."),
     client("proxy/successor", ONE_PROCESS, "The same. Ids in the wrapped message are not read."),
@@ -141,7 +141,7 @@ METHODS = [
     agent("elicitation/create", ANSWERERS, "Asks. About a request, it asks only the client that made it, under that client's id."),
     agent("elicitation/complete", WHO_ASKED, "Reaches the client that was asked. About an elicitation that nobody was asked it is dropped."),
     agent("auth/status_update", ALL_CLIENTS, "Tells of the login. The last one is kept and told to clients that come later."),
-    agent("mcp/message", BY_SERVER, "Reaches the MCP server of the client that named it. If several clients use one name for theirs, it is refused with `-32600`."),
+    agent("mcp/message", BY_SERVER, "Reaches the MCP server of the client that named it. Where another client of the process has used the same name before, the agent is told a fresh one in `mcpServers`, and `serverId` is replaced in both directions."),
     agent("$/cancel_request", WHO_ASKED, "Is passed on with the id under which the client knows the request, to everybody who was asked."),
 ]
 

@@ -65,13 +65,24 @@ class Stage:
 
 
 def one_server_name_of_two(stage):
-    """an MCP server that two clients of a process name alike is not asked, since nobody knows which is meant"""
-    ben = stage.person("ben")
+    """MCP servers that two clients of a process name alike have two names at the agent, and each client its own"""
+    ben, names = stage.person("ben"), []
     for person in (stage.ann, ben):
         person.opens(**MCP_SERVER)
-    name = stage.asks("mcp/message", {"serverId": "mcp-server", "requestId": "r", "method": "tools/list"})
-    answer = stage.agent.waits(lambda it: it.get("id") == name)
-    expect((answer.get("error") or {}).get("code") == -32600, f"the agent was answered {answer}")
+        opened = next(it for it in reversed(stage.agent.messages) if it.get("method") == "session/new")
+        names.append(opened["params"]["mcpServers"][0]["serverId"])
+    expect(names[0] == "mcp-server" and names[1] != "mcp-server", f"the agent was told {names}")
+    for person, name in zip((stage.ann, ben), names):
+        asked = stage.asks("mcp/message", {"serverId": name, "requestId": "r", "method": "tools/list"})
+        heard = person.end.waits(lambda it: it.get("method") == "mcp/message")
+        expect(heard["params"] == {"serverId": "mcp-server", "requestId": "r", "method": "tools/list"}, f"{person.name} heard {heard}")
+        person.end.say({"jsonrpc": "2.0", "id": heard["id"], "result": {"by": person.name}})
+        answer = stage.agent.waits(lambda it: it.get("id") == asked and "method" not in it)
+        expect(answer.get("result") == {"by": person.name}, f"the agent was answered {answer}")
+        since = len(stage.agent.heard)
+        person.end.say({"jsonrpc": "2.0", "method": "mcp/message", "params": {"serverId": "mcp-server", "requestId": "r"}})
+        told = stage.agent.waits(lambda it: it.get("method") == "mcp/message", since)
+        expect(told["params"] == {"serverId": name, "requestId": "r"}, f"the agent heard {told}")
 
 
 def a_question_about_a_request(stage):

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use log::{info, warn};
 
 use super::Bus;
+use super::mcp;
 use super::placement::Need;
 use super::session::TurnEnd;
 use crate::api::Exit;
@@ -207,6 +208,7 @@ impl Bus {
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;
         }
+        let line = if need == Need::Session { mcp::named_again(self, client, to, key, line) } else { line };
         self.send_or_queue(to, key, line);
         self.watch_silence(to);
     }

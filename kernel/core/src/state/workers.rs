@@ -262,6 +262,7 @@ impl Worker {
             self.sessions = SessionNames::default();
             self.labels = 0;
             self.clients.clear();
+            self.mcp_servers = McpServers::default();
         }
         self.capabilities = AgentCapabilities::default();
         (self.capacity, self.drains, self.node_warned) = (None, false, false);
@@ -274,7 +275,6 @@ impl Worker {
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
-        self.mcp_servers = McpServers::default();
         self.elicitations = VecDeque::new();
         self.count(held);
         self.last_session = None;

@@ -19,6 +19,8 @@ use crate::state::opening::tells_turn;
 use crate::state::session_id::is_tagged;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
+use crate::wire::nested::whole;
+use crate::wire::splice::{splice, with_nested};
 
 impl Bus {
     /// Begins to open a session in another process. Returns the worker that it now belongs to.
@@ -57,9 +59,12 @@ impl Bus {
             ReopenBy::Resume => b"session/resume",
             ReopenBy::Load => b"session/load",
         };
-        let params = reopen.params.clone();
+        let mut params = reopen.params.clone();
         if let Some(owner) = self.sessions.get(key).and_then(|session| session.owner) {
-            self.note_mcp_servers(owner, id, &params);
+            let servers = self.note_mcp_servers(owner, id, (&params, whole(&params)));
+            let mut named = Vec::new();
+            splice(&mut named, &params, &with_nested(&[], &servers));
+            params = named.into();
         }
         let call = self.call_worker(id, Purpose::Recover(key), method, &params);
         if let Some(session) = self.sessions.get_mut(key) {

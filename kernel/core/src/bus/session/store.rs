@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::bus::Bus;
+use crate::bus::mcp;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
@@ -17,7 +18,7 @@ use crate::state::sessions::Sessions;
 use crate::wire::message::Message;
 use crate::wire::nested::with_member;
 use crate::wire::scan::Envelope;
-use crate::wire::splice::{Edits, splice};
+use crate::wire::splice::{Edits, splice, with_nested};
 
 /// What waited for a worker when its store became known.
 enum Waiting {
@@ -113,7 +114,8 @@ impl Bus {
             }
         }
         let mut sent = Vec::new();
-        splice(&mut sent, line, &edits);
+        let servers = mcp::given(self, id, line, envelope.params);
+        splice(&mut sent, line, &with_nested(&edits, &servers));
         Some((link, sent))
     }
 
