@@ -80,6 +80,32 @@ fn the_guide_has_every_key_of_the_schema_and_every_command() {
     is_clean(faults);
 }
 
+/// Each part of bus.json has its page, whose table has the keys of the schema and no others.
+#[test]
+fn the_pages_have_every_key_of_their_part_of_the_schema() {
+    let read = |path: &str| fs::read_to_string(Path::new(ROOT).join(path)).expect(path);
+    let schema: Value = serde_json::from_str(&read("docs/bus.schema.json")).expect("JSON");
+    let part = |pointer: &str| schema.pointer(&format!("/properties/{pointer}/properties")).expect(pointer);
+    let mut faults = Vec::new();
+    for (path, heading, properties) in [
+        ("docs/CLUSTER.md", "key of `cluster`", part("cluster")),
+        ("docs/WEB.md", "key of `web`", part("web")),
+        ("docs/NOTIFY.md", "key of an item", part("notify/items")),
+        ("docs/HISTORY.md", "key of `history`", part("history/oneOf/1")),
+    ] {
+        let page = read(path);
+        let (_, table) = page.split_once(&format!("\n| {heading} |")).expect(heading);
+        let (table, _) = table.split_once("\n\n").expect("an end of the table");
+        let named: BTreeSet<&str> = table.lines().skip(2).flat_map(names).collect();
+        let known: BTreeSet<&str> =
+            properties.as_object().expect("keys").keys().map(String::as_str).collect();
+        assert!(known.len() > 2, "{known:?}");
+        faults.extend(known.difference(&named).map(|key| format!("{path}: no row for {key}")));
+        faults.extend(named.difference(&known).map(|key| format!("{path}: there is no key {key}")));
+    }
+    is_clean(faults);
+}
+
 /// The names in the first cell of a row.
 fn names(row: &str) -> impl Iterator<Item = &str> {
     let cell = row.strip_prefix("| ").and_then(|rest| rest.split('|').next()).unwrap_or_default();
