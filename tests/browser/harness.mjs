@@ -233,3 +233,25 @@ export async function say(page, text) {
   await page.fill("sb-prompt textarea", text);
   await page.press("sb-prompt textarea", "Enter");
 }
+
+export const nodes = (page) => page.evaluate(() => document.querySelectorAll("*").length);
+
+/** What is kept in memory, without what is only waiting to be collected; the browser must have been launched with `EXPOSE_GC`. */
+export async function heap(page) {
+  return page.evaluate(() => {
+    globalThis.gc?.();
+    return performance.memory.usedJSHeapSize;
+  });
+}
+
+export const EXPOSE_GC = "--js-flags=--expose-gc";
+
+/** The processor time of the page's main thread, in seconds. It does not depend on what else the machine does. */
+export async function mainThread(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  return async () => {
+    const { metrics } = await session.send("Performance.getMetrics");
+    return metrics.find(({ name }) => name === "TaskDuration").value;
+  };
+}

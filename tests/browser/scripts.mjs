@@ -162,6 +162,21 @@ export const scripts = {
     }
   },
 
+  /** Five million characters: in one piece, as a whole message, in many pieces, in one line, as code. */
+  async big(session, text) {
+    const how = text.split(" ")[1];
+    const line = "A line of a long answer, with **bold**, `code` and http://a.example/x in it.\n";
+    const body = { line: "x".repeat(5e6), marks: "**a [b](".repeat(5e6 / 8), code: `\`\`\`js\n${'const a = "b"; // c\n'.repeat(250_000)}\`\`\`` }[how] ?? `${line}${line}\n`.repeat(Math.ceil(5e6 / (2 * line.length)));
+    const content = [{ type: "text", text: body }];
+    if (how === "stream") for (let at = 0; at < body.length; at += 5000) session.say(body.slice(at, at + 5000));
+    else if (how === "thought") session.update({ sessionUpdate: "agent_thought", messageId: text, content });
+    else if (how === "prompt") session.update({ sessionUpdate: "user_message", messageId: text, content });
+    else if (how === "plan") session.update({ sessionUpdate: "plan_update", plan: { type: "markdown", planId: text, content: body } });
+    else if (how === "chunk") session.say(body);
+    else session.update({ sessionUpdate: "agent_message", messageId: text, content });
+    session.update({ sessionUpdate: "notice", severity: "info", title: `that was ${how}` });
+  },
+
   async evil(session) {
     session.update({ sessionUpdate: "session_info_update", title: EVIL.html });
     await session.stream(`${EVIL.html}\n\n${EVIL.markdown}\n\n`, { pause: 0, piece: 1000 });

@@ -2,7 +2,8 @@
 //
 // `data` is {items, row, keyOf, estimate, fixed, follow, label, selected}. With `fixed` every row has that height; else
 // rows are measured, and what the reader looks at stays where it is while heights above it change. With `follow` the
-// list stays at its end as long as the reader has it there.
+// list stays at its end as long as the reader has it there. `estimate` is about how high a row is, or makes that of an item: rows that
+// are far higher than was thought are drawn although nobody sees them.
 
 import { h, render } from "./dom.js";
 
@@ -68,8 +69,9 @@ export class List extends HTMLElement {
       this.sums = [];
       if (this.known.size > 4 * items.length + 1000) this.known.clear();
     }
+    const guess = typeof estimate === "function" ? estimate : () => estimate;
     for (let at = this.heights.length; at < items.length; at++) {
-      this.heights[at] = this.known.get(keyOf(items[at])) ?? estimate;
+      this.heights[at] = this.known.get(keyOf(items[at])) ?? guess(items[at]);
       this.sums[Math.floor(at / BLOCK)] = (this.sums[Math.floor(at / BLOCK)] ?? 0) + this.heights[at];
     }
     this.heights.length = items.length;

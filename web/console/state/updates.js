@@ -204,8 +204,15 @@ function addMessage(draft, kind, update, at, size) {
   const last = draft.items.at(-1);
   // What this page has said itself is among what was said already.
   if (kind === "user" && last?.mine && !last.message && last.text === said) return replace(draft, draft.items.length - 1, { ...last, message, name: message });
-  upsert(draft, { kind, name: message, text: said, parts: blocks.filter((one) => one.type !== "text"), at, size, message });
+  const rest = pieces(said);
+  upsert(draft, { kind, name: message, text: rest[0], parts: blocks.filter((one) => one.type !== "text"), at, size: Math.max(0, size - said.length + rest[0].length), message });
+  for (let part = 1; part < rest.length; part++) upsert(draft, { kind, name: partName(message, part), text: rest[part], at, size: rest[part].length, message, goesOn: true });
+  // The message may have been longer before.
+  for (let part = rest.length; message && find(draft, kind, partName(message, part)) >= 0; part++) upsert(draft, { kind, name: partName(message, part), text: "", at, size: 0, message, goesOn: true });
 }
+
+/** @param {string} message @param {number} part */
+const partName = (message, part) => (message ? `${message} part ${part}` : "");
 
 /** A plan is one item that changes, as long as the turn goes on. @param {Session} draft @param {any} plan @param {number} at @param {number} size */
 function addPlan(draft, plan, at, size) {

@@ -7,6 +7,7 @@ import { narrows, poolsOf } from "../state/past.js";
 import { hasChild, Item } from "./items.js";
 import { Empty } from "./parts.js";
 import { Filters } from "./past_filters.js";
+import { roughHeight } from "./session.js";
 import "../lib/list.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
@@ -68,7 +69,7 @@ export function PastView({ id, state }) {
     { class: "session", "aria-label": "a past session" },
     h("h1", { class: "only-heard narrow" }, "Past session"),
     h(Head, { row: open.row }),
-    items.length ? h("sb-list", { key: id, class: "transcript", data: { items, row, keyOf: (item) => item.key, estimate: 44, label: "what was said" } }) : h(Empty, { title: "Nothing was said", text: "Only what can be said was told." }),
+    items.length ? h("sb-list", { key: id, class: "transcript", data: { items, row, keyOf: (item) => item.key, estimate: roughHeight, label: "what was said" } }) : h(Empty, { title: "Nothing was said", text: "Only what can be said was told." }),
   );
 }
 

@@ -61,8 +61,11 @@ function listData(session, view, canAnswer) {
     const isRich = item.kind === "question" || hasChild(item);
     return h(Item, { item, session: isRich ? session : memo(of), view: isRich ? view : null, canAnswer, children: isRich ? session.children : undefined });
   };
-  return { items: session.items, row, keyOf: itemKey, estimate: 44, follow: true, label: "what was said" };
+  return { items: session.items, row, keyOf: itemKey, estimate: roughHeight, follow: true, label: "what was said" };
 }
+
+/** What was said stands in lines of about a hundred characters; what is folded is a line. @param {any} item */
+export const roughHeight = ({ kind, text, open }) => 44 + (typeof text === "string" && (open || kind === "agent" || kind === "user") ? Math.min(10_000, Math.floor(text.length / 100) * 20) : 0);
 
 /** @type {Map<string, any>} */
 const kept = new Map();
