@@ -46,7 +46,7 @@ const STREAM = 34;
  * Scrolls a list, so many pixels in each frame, and holds it to its bound; with `updates` so many are heard between two frames. How many
  * frames come in a second depends on what else the machine does; what a frame costs the page's thread does not.
  */
-async function isSmooth(page, what, selector, { step = 300, updates = 0 } = {}) {
+async function isSmooth(page, what, selector, { step = 300, updates = 0, least = 5 } = {}) {
   const spent = await mainThread(page);
   const before = await spent();
   await watchFrames(page);
@@ -71,7 +71,7 @@ async function isSmooth(page, what, selector, { step = 300, updates = 0 } = {}) 
   const { count, rate, worst } = await frames(page);
   const perFrame = (((await spent()) - before) * 1000) / count;
   console.log(`scrolling ${what}: ${rate.toFixed(0)} frames a second, the longest after ${worst.toFixed(0)} ms, ${perFrame.toFixed(1)} ms of the page's thread for each`);
-  assert.ok(count > 100 && rows > 5, `it was scrolled: ${count} frames, ${rows} rows`);
+  assert.ok(count > 100 && rows > least, `it was scrolled: ${count} frames, ${rows} rows`);
   assert.ok(perFrame < FRAME_MAX, `${perFrame} ms a frame`);
 }
 
@@ -138,7 +138,7 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   await isSmooth(page, "a long transcript", ".transcript .list-view");
   await isSmooth(page, "a long transcript that grows", ".transcript .list-view", { updates: STREAM });
   await page.evaluate(() => document.querySelector(".transcript").toEnd());
-  await isSmooth(page, "the end of a long transcript that grows", ".transcript .list-view", { step: 0, updates: STREAM });
+  await isSmooth(page, "the end of a long transcript that grows", ".transcript .list-view", { step: 0, updates: STREAM, least: 1 });
   assert.ok((await items(page)) >= 10_000);
   assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
   await isClean(page);
