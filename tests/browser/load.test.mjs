@@ -46,17 +46,19 @@ const STREAM = 34;
  * Scrolls a list, so many pixels in each frame, and holds it to its bound; with `updates` so many are heard between two frames. How many
  * frames come in a second depends on what else the machine does; what a frame costs the page's thread does not.
  */
-async function isSmooth(page, what, selector, { step = 300, updates = 0, least = 5 } = {}) {
+async function isSmooth(page, what, selector, { step = 300, updates = 0 } = {}) {
   const spent = await mainThread(page);
   const before = await spent();
   await watchFrames(page);
-  const rows = await page.evaluate(async ([name, pixels, count]) => {
+  const [rows, way] = await page.evaluate(async ([name, pixels, count]) => {
     const { bus, store } = await import("/state/app.js");
     const sessionId = Object.keys(store.state.sessions).at(-1);
     const view = document.querySelector(name);
     let sign = -1;
+    const tops = new Set();
     for (let frame = 0; frame < 180; frame++) {
       await new Promise(requestAnimationFrame);
+      tops.add(Math.round(view.scrollTop / 100));
       if (view.scrollTop < pixels) sign = 1;
       view.scrollTop += sign * pixels;
       for (let one = 0; one < count; one++) {
@@ -66,12 +68,13 @@ async function isSmooth(page, what, selector, { step = 300, updates = 0, least =
         bus.heard(JSON.parse(line), line.length);
       }
     }
-    return view.querySelectorAll(".list-row").length;
+    return [view.querySelectorAll(".list-row").length, tops.size];
   }, [selector, step, updates]);
   const { count, rate, worst } = await frames(page);
   const perFrame = (((await spent()) - before) * 1000) / count;
   console.log(`scrolling ${what}: ${rate.toFixed(0)} frames a second, the longest after ${worst.toFixed(0)} ms, ${perFrame.toFixed(1)} ms of the page's thread for each`);
-  assert.ok(count > 100 && rows > least, `it was scrolled: ${count} frames, ${rows} rows`);
+  assert.ok(count > 100 && rows > 5, `it was scrolled: ${count} frames, ${rows} rows`);
+  assert.ok(way > 100, `it moves: ${way} places`);
   assert.ok(perFrame < FRAME_MAX, `${perFrame} ms a frame`);
 }
 
@@ -110,6 +113,7 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   console.log(`2,000 updates a second for 4 s: ${inLong.cost.toFixed(1)} s of the page's thread, ${inLong.perFrame.toFixed(0)} ms a frame (${inShort.perFrame.toFixed(0)} in a short session), ${inLong.rate.toFixed(0)} frames a second, longest ${inLong.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
   // How long a frame takes depends on the machine; that it takes no longer in a long session does not.
   assert.ok(inLong.perFrame < 2 * inShort.perFrame + 5, `${inLong.perFrame} ms a frame, ${inShort.perFrame} ms in a short session`);
+  assert.ok(inLong.perFrame < FRAME_MAX, `${inLong.perFrame} ms a frame`);
   const bottom = await page.evaluate(() => {
     const view = document.querySelector(".transcript .list-view");
     return view.scrollHeight - view.scrollTop - view.clientHeight;
@@ -137,8 +141,6 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   await page.locator(".transcript .user", { hasText: "hello again" }).waitFor();
   await isSmooth(page, "a long transcript", ".transcript .list-view");
   await isSmooth(page, "a long transcript that grows", ".transcript .list-view", { updates: STREAM });
-  await page.evaluate(() => document.querySelector(".transcript").toEnd());
-  await isSmooth(page, "the end of a long transcript that grows", ".transcript .list-view", { step: 0, updates: STREAM, least: 1 });
   assert.ok((await items(page)) >= 10_000);
   assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
   await isClean(page);

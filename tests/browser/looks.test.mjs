@@ -261,12 +261,12 @@ for (const how of ["chunk", "message", "stream", "line", "code", "marks", "thoug
 test("the first paint is quick", async () => {
   const page = await visit(browser, bus);
   const paints = [];
-  for (let load = 0; load < 5; load++) {
+  for (let load = 0; load < 15; load++) {
     await page.reload();
     await page.waitForSelector(".link.is-live");
     paints.push(await page.evaluate(() => performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint")?.startTime));
   }
-  const median = paints.toSorted((one, other) => one - other)[2];
+  const median = paints.toSorted((one, other) => one - other)[7];
   console.log(`first contentful paint after ${median.toFixed(0)} ms, the median of ${paints.map((one) => one.toFixed(0)).join(", ")}`);
   assert.ok(median < 300, `${paints}`);
   await isClean(page);
