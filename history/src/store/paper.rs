@@ -267,7 +267,8 @@ impl Session {
         !self.has_words && self.debt.reopened_last().is_some()
     }
 
-    /// Lines are missing, and its file does not say so. That something may be missing is found again by the next writer.
+    /// Lines are missing, and its file does not say so. That something may be missing is found again by the next
+    /// writer.
     pub(super) fn is_owing(&self) -> bool {
         self.debt.has_counted() || self.has_words && !self.debt.is_empty()
     }

@@ -119,8 +119,8 @@ pub(super) fn page(bus: &mut Bus, link: Link, message: Message<'_>) -> Routed {
 fn go_on(bus: &mut Bus, ask: u64) {
     let Some(joining) = bus.keeper.joining.get(&ask) else { return };
     let (link, key, upto, is_end) = (joining.link, joining.key, joining.upto, joining.is_end);
-    // The first page is asked for in any case: the session may be older than its log. What was said in its earlier lives
-    // is not counted, and may be several pages.
+    // The first page is asked for in any case: the session may be older than its log. What was said in its earlier
+    // lives is not counted, and may be several pages.
     let is_told = joining.is_told;
     let said = bus.sessions.get(key).map(|session| session.said);
     let (Some(said), Some(keeper), false) = (said, bus.keeper.link(), is_end) else { return join(bus, ask) };
