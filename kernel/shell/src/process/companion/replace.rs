@@ -110,3 +110,87 @@ impl Companion {
         self.show(io);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use mio::Poll;
+
+    use kernel_core::upgrade::LeftLogs;
+
+    use super::*;
+    use crate::config;
+    use crate::process::child::ChildProcess;
+    use crate::process::companion::CompanionArgs;
+
+    /// A bus in which an agent works on a prompt.
+    fn in_a_turn() -> Bus {
+        let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/bus/tests/saved-1.bin");
+        let bus = Bus::restore(&fs::read(saved).unwrap(), &LeftLogs::default()).unwrap();
+        assert!(!upgrade::is_quiet(&bus));
+        bus
+    }
+
+    fn quiet() -> Bus {
+        let text = r#"{"pools":[{"id":"a","command":"agent","warm":false}]}"#;
+        Bus::new(&config::parse(text, Path::new("/")).unwrap(), [0; 32], Moment::ZERO)
+    }
+
+    /// A web door of another program, which repeats what it is told.
+    fn with_door(bus: Bus) -> (Io, Companions, Child) {
+        let mut door = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (io, mut companions) = (
+            Io::new(bus, Poll::new().unwrap()),
+            Companions::new(CompanionArgs::default(), false, String::new()),
+        );
+        companions.all[0].wanted = Some("orders".to_owned());
+        companions.all[0].running = Some(Running {
+            child: ChildProcess::with_id(door.id()),
+            told: "orders".to_owned(),
+            stdin: door.stdin.take().map(Into::into),
+            stdout: File::open("/dev/null").unwrap().into(),
+            line: Vec::new(),
+            since: Moment::ZERO,
+            listening: Some("http://127.0.0.1:1".to_owned()),
+            waits: false,
+            counted: serde_json::Value::Null,
+            kill_at: None,
+        });
+        companions.plan_replacements(io.now);
+        (io, companions, door)
+    }
+
+    /// When the clock is there, the door is asked to end, and was not asked before.
+    fn is_replaced_at(bus: Bus, looks: &[Duration]) {
+        let (mut io, mut companions, mut door) = with_door(bus);
+        for look in looks {
+            assert!(
+                companions.all[0].running.as_ref().is_some_and(|it| it.stdin.is_some()),
+                "before {look:?}"
+            );
+            io.now = *look;
+            companions.replace_next(&mut io);
+        }
+        assert!(companions.all[0].running.as_ref().is_some_and(|it| it.stdin.is_none()), "at {looks:?}");
+        let mut told = Vec::new();
+        door.stdout.take().unwrap().read_to_end(&mut told).unwrap();
+        assert_eq!(told, REPLACED);
+        assert!(door.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_door_whose_pages_watch_a_turn_waits_for_a_minute() {
+        let millis = [400, 500, 30_000, 59_000, 59_500, 60_000];
+        is_replaced_at(in_a_turn(), &millis.map(Duration::from_millis));
+        is_replaced_at(in_a_turn(), &[59_999, 60_499].map(Duration::from_millis));
+    }
+
+    #[test]
+    fn a_door_of_a_quiet_bus_is_replaced_at_once() {
+        is_replaced_at(quiet(), &[Duration::from_millis(499), LOOK_AGAIN]);
+    }
+}
