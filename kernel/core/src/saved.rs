@@ -1,13 +1,16 @@
 //! The state of the bus as bytes: what `Bus::save` writes and `Bus::restore` reads.
 //!
 //! The form is MessagePack with the names of all fields, so that another version of the bus skips what it does not
-//! know. What is only a memory of work done, such as buffers and prefixes of lines, is not saved, and what depends on
+//! know. What there are thousands of and never changes, such as an id, is an array without names, and what is none is
+//! left out: both are read by every version. What is only a memory of work done, such as buffers and prefixes of lines, is not saved, and what depends on
 //! the random keys of a hash table is made again.
 
 use std::ops::RangeInclusive;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+
+use crate::api::Moment;
 
 /// What the bytes begin with: what they are, the version of their form, and how many follow.
 const KIND: &[u8; 16] = b"stdio-bus state\n";
@@ -58,6 +61,11 @@ pub fn unread_version(version: u32, read: &RangeInclusive<u32>) -> String {
         "the state is of version {version}, and this program reads {read}: \
          use `stdio-bus drain` for each pool, then stop the bus and start this program"
     )
+}
+
+/// A time as an array, which is read like one with names.
+pub(crate) fn time<S: Serializer>(time: &Moment, to: S) -> Result<S::Ok, S::Error> {
+    (time.as_secs(), time.subsec_nanos()).serialize(to)
 }
 
 /// Bytes in a ring.

@@ -19,8 +19,10 @@ use crate::wire::error::{RpcError, shortened};
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
     /// The pool that it is bound to. None: the default pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool: Option<PoolId>,
     /// Its name in `initialize`, else the one in `_bus/hello`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Box<str>>,
     /// It has told its name in `initialize`, which a program that only passes messages on cannot know in its hello.
     is_introduced: bool,
@@ -44,6 +46,7 @@ pub(crate) struct Client {
     /// It has said goodbye: when it leaves, its sessions end.
     pub(crate) bye: bool,
     /// The number under which it stands among those that will send nothing more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     half_closed: Option<u64>,
     /// It carries the messages of another bus, for its pool alone.
     pub(crate) is_pipe: bool,

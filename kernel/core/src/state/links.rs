@@ -49,18 +49,23 @@ pub(crate) struct Peer {
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
     /// Why it is not read now, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     paused: Option<Pause>,
     /// The peers that this one pauses.
     pausing: Vec<Link>,
     /// When it last took bytes, or a line was queued while it was not watched yet. So it has its whole time to take
     /// what it is closed for.
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) last_progress: Moment,
     /// Since when its queue has been over the limit without progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) full_since: Option<Moment>,
     /// Whether a stall alarm is set.
     pub(crate) stall_alarm: bool,
     /// When the unfinished line in `input` began, and when bytes were last added to it.
+    #[serde(serialize_with = "crate::saved::time")]
     line_began: Moment,
+    #[serde(serialize_with = "crate::saved::time")]
     line_since: Moment,
 }
 

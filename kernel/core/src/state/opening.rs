@@ -80,7 +80,7 @@ pub(crate) struct Opening {
     /// It tells a mode, a model or options, which may change.
     tells_settings: bool,
     /// The update with which the agent told its commands last.
-    #[serde(with = "serde_bytes")]
+    #[serde(default, with = "serde_bytes")]
     commands: Option<Box<[u8]>>,
 }
 
@@ -170,6 +170,7 @@ pub(crate) struct Reopen {
     pub(crate) by: ReopenBy,
     pub(crate) pool: PoolId,
     /// The node that has it. No other can open it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Arc<str>>,
     /// The params that opened it, with the agent's session id.
     #[serde(with = "serde_bytes")]

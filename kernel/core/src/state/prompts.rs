@@ -15,9 +15,11 @@ pub(crate) struct Prompts {
     /// Its prompts that the agent has not answered.
     running: Vec<CallKey>,
     /// When the last of them came, until the agent says something.
+    #[serde(skip_serializing_if = "Option::is_none")]
     unheard_since: Option<Moment>,
     waiting: Backlog<WaitingPrompt>,
     /// The error that the last turn ended with, as JSON, for clients that join later.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Box<str>>,
 }
 

@@ -40,11 +40,15 @@ pub(crate) struct Session {
     pub(crate) worker: Option<WorkerId>,
     /// None: the owner has left, and may return until `keep_until`. Only `Sessions::set_owner` changes it.
     pub(crate) owner: Option<Link>,
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) keep_until: Moment,
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) opened: Moment,
     /// When the last message about it passed.
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) touched: Moment,
     /// The session that announced it, if it belongs to a subagent. It may be gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<SessionKey>,
     /// The sessions whose `parent` it is.
     children: BTreeSet<SessionKey>,
@@ -67,10 +71,13 @@ pub(crate) struct Session {
     pub(crate) shown: Shown,
     kept: Kept,
     /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) turn_state: Option<TurnState>,
     /// Messages of the owner that wait until the new worker has opened the session, or the old one has closed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recovering: Option<Backlog<Queued>>,
     /// The call by which its new worker opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<CallKey>,
     /// It lost its worker in the middle of a turn, which may go on behind a worker that only passes messages on.
     pub(crate) lost_turn: bool,
@@ -92,6 +99,7 @@ pub(crate) struct Session {
     /// It was opened for a client of another bus, which writes it down.
     pub(crate) is_piped: bool,
     /// The client that writes it down, once it knows of the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) told_keeper: Option<Link>,
     /// How many lines of it were ever logged.
     pub(crate) said: u64,

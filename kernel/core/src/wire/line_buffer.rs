@@ -23,6 +23,7 @@ pub(crate) struct LineBuffer {
     /// There is no newline between `start` and this index, so no byte is searched twice.
     searched: usize,
     /// The current line, if it is not in `bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     large: Option<Large>,
     /// Between `start` and this index there is only white space, so no byte is looked at twice.
     blank: Cell<usize>,
