@@ -176,7 +176,8 @@ mod tests {
     use std::fs::{self, File};
     use std::os::fd::OwnedFd;
 
-    use serde_json::Value;
+    use kernel_core::upgrade::{LogCopy, copy_logs, take_left_logs};
+    use serde_json::{Map, Value, json};
 
     use super::*;
     use crate::handover::record::record_head;
@@ -219,6 +220,84 @@ mod tests {
         let (state, bus) = read(&Memory::from(OwnedFd::from(File::open(&file).unwrap()))).unwrap();
         assert_eq!(state.peers.len(), 3);
         assert!(bus.held_bytes() > 0);
+    }
+
+    /// All that the second version leaves: the logs are copied before the state is written.
+    const MOVED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/event_loop/moved-2.bin");
+
+    /// `GOLDEN=write` makes it anew, of what the first version has left.
+    fn leave_anew() {
+        let core =
+            fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/bus/tests/saved-1.bin")).unwrap();
+        let mut bus = Bus::restore(&core, &LeftLogs::default()).unwrap();
+        let (mut memory, mut copy) = (Memory::new().unwrap(), LogCopy::default());
+        while let Some(bytes) = copy_logs(&mut bus, &mut copy) {
+            memory.add_logs(&bytes).unwrap();
+        }
+        memory.write(&[(Part::Shell, &kept()), (Part::Core, &bus.save().unwrap())]).unwrap();
+        fs::write(MOVED, &memory.map().unwrap()[..]).unwrap();
+    }
+
+    #[test]
+    fn all_that_the_second_version_hands_over_is_read() {
+        if env::var_os("GOLDEN").is_some_and(|value| value == "write") {
+            leave_anew();
+        }
+        let said = b"agent_message_chunk";
+        let has = |bytes: &[u8]| bytes.windows(said.len()).any(|part| part == said);
+        let memory = Memory::from(OwnedFd::from(File::open(MOVED).unwrap()));
+        let bytes = memory.map().unwrap();
+        let records = Records::read(&bytes).unwrap();
+        let logs = &bytes[records.range(Part::Logs).expect("the copies of logs")];
+        assert!(has(logs));
+        let (state, mut bus) = read(&memory).unwrap();
+        assert_eq!(state.peers.len(), 3);
+        // The bus makes them its own.
+        let mut next = 0;
+        while take_left_logs(&mut bus, &mut next) {}
+        assert!(has(&bus.save().unwrap()));
+        // Without them it is not read.
+        let core = records.part(Part::Core).unwrap();
+        let said = Bus::restore(core, &LeftLogs::default()).err().expect("logs are missing");
+        assert_eq!(said, "the log of a session is not among the copies");
+    }
+
+    /// Does something with the fields of every struct. The names of variants begin with a capital letter, and a time is
+    /// a type of another crate.
+    fn each_struct(value: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(|item| each_struct(item, change)),
+            Value::Object(fields) => {
+                fields.values_mut().for_each(|field| each_struct(field, change));
+                let is_field = |name: &String| name.starts_with(|first: char| first.is_ascii_lowercase());
+                if fields.keys().all(is_field) && !fields.contains_key("nanos") {
+                    change(fields);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_a_newer_version_adds_is_skipped_and_what_is_none_may_be_missing() {
+        let same = ShellState::read(&kept()).unwrap().write().unwrap();
+        let (mut added, mut removed) = (0, 0);
+        let mut newer: Value = serde_json::from_slice(&fs::read(KEPT).unwrap()).unwrap();
+        let mut older = newer.clone();
+        each_struct(&mut newer, &mut |fields| {
+            added += 1;
+            fields.insert("a_table_of_another_version".to_owned(), json!({ "number": [1.5, null] }));
+        });
+        each_struct(&mut older, &mut |fields| {
+            let before = fields.len();
+            fields.retain(|_, value| !value.is_null());
+            removed += before - fields.len();
+        });
+        assert!(added > 20 && removed > 5, "{added} and {removed}");
+        for other in [newer, older] {
+            let state = ShellState::read(&rmp_serde::to_vec_named(&other).unwrap()).unwrap();
+            assert_eq!(state.write().unwrap(), same);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod lists;
 mod load;
 mod nodes;
 mod operate;
+mod other_forms;
 mod pipe_role;
 mod places;
 mod pools;

@@ -46,7 +46,7 @@ fn half_lines_calls_sessions_and_questions_go_on() {
 
 /// A bus of the first version, saved in the middle of everything. A program that cannot read it cannot take the place
 /// of that version; `GOLDEN=write` makes it anew.
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bus/tests/saved-1.bin");
+pub(super) const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bus/tests/saved-1.bin");
 
 #[test]
 fn what_the_first_version_has_saved_goes_on() {
