@@ -391,7 +391,7 @@ impl World {
             }
             Action::Exit => self.has_exited = true,
             Action::Flush(_) | Action::Resume(_) => {}
-            Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
+            Action::Measure | Action::LookAtWait(_) | Action::Reload | Action::Upgrade | Action::Stop => {
                 unreachable!("no client asks for that")
             }
         }
@@ -425,7 +425,7 @@ impl World {
                 }
             }
             Action::Flush(_) | Action::Resume(_) | Action::Exit => {}
-            Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
+            Action::Measure | Action::LookAtWait(_) | Action::Reload | Action::Upgrade | Action::Stop => {
                 unreachable!("no client asks for that")
             }
         }

@@ -90,6 +90,8 @@ pub enum Action {
     Signal(WorkerId, Signal),
     /// A client asked for the status: measure `Bus::process_ids` and call `Bus::measured`. The answer waits for it.
     Measure,
+    /// A worker has not answered `initialize` in time: call `slow_start::waited`, which says whether it is its fault.
+    LookAtWait(WorkerId),
     /// A client asked for it: read the configuration again and call `Bus::reloaded`. The answer waits for it.
     Reload,
     /// A client asked for what `upgrade::wish` says: become another program. If that cannot be, call

@@ -321,6 +321,9 @@ pub struct PoolConfig {
     pub warm: bool,
     /// A process above `instances` that has no session and nothing to do for this long is stopped. `None`: it is kept.
     pub idle: Option<Duration>,
+    /// How long a session is kept whose client has left. `None`: as long as the limits say.
+    #[serde(default)]
+    pub session_keep: Option<Duration>,
     /// How an agent's permission requests are answered.
     pub permission: Permission,
     /// Where its agents keep their sessions: pools with the same name here have one set of sessions. `None`: the name
@@ -354,6 +357,7 @@ impl fmt::Debug for PoolConfig {
             .field("max_sessions", &self.max_sessions)
             .field("warm", &self.warm)
             .field("idle", &self.idle)
+            .field("session_keep", &self.session_keep)
             .field("permission", &self.permission)
             .field("store", &self.store)
             .field("share", &self.share)
@@ -414,6 +418,7 @@ impl PoolConfig {
             max_sessions: 64,
             warm: true,
             idle: Some(PoolConfig::IDLE),
+            session_keep: None,
             permission: Permission::Ask,
             store: None,
             share: true,

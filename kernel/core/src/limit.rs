@@ -9,6 +9,9 @@ pub const RESTART_AT_ONCE_AFTER: Duration = Duration::from_secs(5);
 /// A request waits for the next process of a worker that has found no node only if it comes this soon.
 pub const LONG_REST: Duration = Duration::from_secs(1);
 
+/// A process that waits for a processor has this long to answer `initialize`, unless `init_timeout_sec` is longer.
+pub const SLOW_START: Duration = Duration::from_secs(600);
+
 /// How long the bus waits for the exit of a worker that has closed its stdout. A crash closes stdout a moment before
 /// the exit is known; after this time the worker counts as alive with closed pipes.
 pub const EXIT_AFTER_EOF: Duration = Duration::from_millis(250);

@@ -178,7 +178,7 @@ impl Bus {
         }
     }
 
-    /// The same for a notification of a client, to a worker that is not ready.
+    /// Queues a notification of a client for a worker that is not ready.
     pub(super) fn queue_notification(&mut self, id: WorkerId, from: Link, line: &[u8], edits: &[Edit<'_>]) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.queue_for(from, queued(None, line, edits), &mut self.held);

@@ -18,7 +18,9 @@ use crate::id::{CallKey, Key, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::{BATCH_BYTES, LIST_BYTES, NESTED_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, Purpose};
+use crate::state::handshake::Handshake;
 use crate::state::session_id::token;
+use crate::state::workers::Worker;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
@@ -28,7 +30,7 @@ use crate::wire::splice::{Edit, Edits, splice, with_nested};
 
 /// A longer list is not added to.
 const GATHERED_BYTES: usize = 256 << 10;
-/// What one change of a list may make the bus look at for several clients together. A longer one is for none of them.
+/// So many bytes of one change of a list are looked at for several clients together. A longer one is for none of them.
 const CHANGE_BYTES: usize = 256 << 10;
 /// How the cursors of the bus begin.
 const CURSOR: &str = "bus.";
@@ -50,7 +52,7 @@ impl<'a> Place<'a> {
         format!(r#""{CURSOR}{}.{}.{}""#, key(self.first), key(self.now), self.cursor)
     }
 
-    /// What the bus spelled. None: it is a cursor of an agent.
+    /// The place that a cursor of the bus names. None: the cursor is an agent's.
     fn of(cursor: &'a [u8]) -> Option<Place<'a>> {
         let cursor = str::from_utf8(cursor).ok()?.strip_prefix('"')?.strip_suffix('"')?;
         let (first, rest) = cursor.strip_prefix(CURSOR)?.split_once('.')?;
@@ -63,7 +65,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What the call has, if there may be further processes: where the list is, what was asked, and the rows until now.
+/// The call of a list that may have rows of further processes keeps its place, its params, and its rows until now.
 #[derive(Deserialize)]
 struct Gathered<'a>(
     #[serde(borrow)] &'a RawValue,
@@ -78,7 +80,10 @@ pub(super) fn ask(bus: &mut Bus, link: Link, pool: PoolId, message: Message<'_>)
     let cursor = nested::text(line, within(envelope.params, NESTED_BYTES), b"cursor");
     let place = cursor.and_then(|span| Place::of(span.of(line)));
     let (Some(span), Some(place)) = (cursor, place) else {
-        let to = bus.worker_for_request(link, pool)?;
+        let to = match initialized_worker(bus, link, pool) {
+            Some(worker) => worker,
+            None => bus.worker_for_request(link, pool)?,
+        };
         return pass_on(bus, link, Place { first: to, now: to, cursor: "" }, message);
     };
     if !serves(bus, link, pool, place.now) {
@@ -102,8 +107,32 @@ fn serves(bus: &Bus, link: Link, pool_id: PoolId, id: WorkerId) -> bool {
     bus.workers.get(id).is_some_and(|worker| {
         let is_for_it = pool.config.mode == Mode::Shared || worker.dedicated_to == Some(link);
         let is_up = worker.ready_link().is_some() && !worker.retiring;
-        worker.pool == pool_id && is_for_it && is_up && worker.is_compatible(&client.handshake)
+        let suits = worker.is_compatible(&client.handshake) || lists_for_plain(worker, &client.handshake);
+        worker.pool == pool_id && is_for_it && is_up && suits
     })
+}
+
+/// Whether this process can list sessions for a client that never initializes, although it was initialized for others.
+/// A list depends on no capabilities of a client, and a process of its own may take long to start.
+fn lists_for_plain(worker: &Worker, client: &Handshake) -> bool {
+    let handshake = worker.handshake().filter(|_| client.is_plain());
+    handshake.is_some_and(|handshake| handshake.may_list_for_plain())
+}
+
+/// A process that was initialized for others and can list sessions for this client, which never initializes, if there
+/// is none yet that is like the client.
+fn initialized_worker(bus: &Bus, link: Link, pool_id: PoolId) -> Option<WorkerId> {
+    let (handshake, pool) = (&bus.clients.get(link)?.handshake, bus.pools.get(pool_id)?);
+    if !handshake.is_plain() || pool.config.mode != Mode::Shared {
+        return None;
+    }
+    let is_like_it = |id: &WorkerId| {
+        bus.workers.get(*id).is_some_and(|worker| worker.is_compatible(handshake) && worker.life.is_up())
+    };
+    if pool.workers.iter().any(is_like_it) {
+        return None;
+    }
+    pool.workers.iter().copied().find(|id| serves(bus, link, pool_id, *id))
 }
 
 /// The process that comes next: the first of another node, or of another store.

@@ -45,6 +45,7 @@ mod replace;
 pub(crate) mod save;
 mod session;
 mod shutdown;
+pub(crate) mod slow_start;
 mod status;
 mod supervise;
 mod trace;

@@ -16,7 +16,7 @@ use crate::state::sessions::Sessions;
 use crate::state::workers::{Init, Recycled, Worker};
 use crate::wire::error::RpcError;
 
-/// What a worker is wanted for.
+/// The reason why a worker is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// A new session: the worker with the fewest sessions, and it must have room for one more.
@@ -29,7 +29,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     Up,
-    /// It is not up yet, but will be.
+    /// The worker is not up yet, but will be.
     Coming,
     /// In a dedicated pool: it is up and serves nobody.
     UpFree,
@@ -55,7 +55,7 @@ impl<'a> Placement<'a> {
         pool.workers.iter().filter_map(move |id| Some((*id, workers.get(*id)?)))
     }
 
-    /// The same, but of this node only if there is one.
+    /// The workers of a pool, those of this node alone if one is named.
     fn workers_at(&self, pool: &'a Pool, node: Option<&str>) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
         self.workers_of(pool).filter(move |(_, worker)| is_at(worker, node))
     }
@@ -354,7 +354,7 @@ impl Bus {
         self.choose_worker_at(link, pool_id, need, None)
     }
 
-    /// The same at this node, if there is one.
+    /// Chooses a worker as `choose_worker` does, at this node if one is named.
     pub(super) fn choose_worker_at(
         &mut self,
         link: Link,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use super::Bus;
+use super::{Bus, slow_start};
 use crate::api::{Action, Exit, Signal, SpawnFault};
 use crate::config::Limits;
 use crate::id::{PoolId, WorkerId};
@@ -172,8 +172,7 @@ impl Bus {
         let Some(worker) = self.workers.get(id) else { return };
         let is_due = worker.initialize_by <= self.now && enabled(Check::InitTimeout);
         if matches!(worker.init, Init::Sent(_)) && is_due {
-            let sec = self.limits.init_timeout.as_secs_f64();
-            self.no_start(id, &format!("did not answer initialize within {sec} s"));
+            slow_start::look_at_wait(self, id);
         }
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct Client {
     filter_bytes: usize,
     kept: Kept,
     pub(crate) auth: AuthState,
-    /// It has said goodbye: when it leaves, its sessions end.
+    /// It has said goodbye, or that its end is one: when it leaves, its sessions end.
     pub(crate) bye: bool,
     /// The number under which it stands among those that will send nothing more.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -127,6 +127,23 @@ impl Handshake {
         })
     }
 
+    /// Whether its process can answer clients that never initialize: it has no variables of its own, which may lead
+    /// the agent to other sessions, and speaks the first version.
+    pub(crate) fn may_list_for_plain(&self) -> bool {
+        !self.is_second_version() && !self.has_variables()
+    }
+
+    /// Whether it wants variables for the agent. Params that are not an object may mean anything.
+    fn has_variables(&self) -> bool {
+        match serde_json::from_slice::<Value>(&self.params) {
+            Ok(Value::Object(params)) => {
+                let meta = params.get("_meta").and_then(|meta| meta.get("bus/env"));
+                meta.is_some_and(|env| !is_nothing(env))
+            }
+            _ => true,
+        }
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         self.key.is_empty()
     }

@@ -14,6 +14,9 @@ pub(crate) struct Prompts {
     by: Option<Link>,
     /// Its prompts that the agent has not answered.
     running: Vec<CallKey>,
+    /// A prompt has begun a turn whose end the bus does not know yet, or never will.
+    #[serde(default)]
+    may_run: bool,
     /// When the last of them came, until the agent says something.
     #[serde(skip_serializing_if = "Option::is_none")]
     unheard_since: Option<Moment>,
@@ -73,6 +76,23 @@ impl Prompts {
     pub(crate) fn begin(&mut self, from: Link, call: CallKey, now: Moment) {
         (self.by, self.unheard_since) = (Some(from), Some(now));
         self.running.push(call);
+        self.may_run = true;
+    }
+
+    /// A turn runs that no prompt has begun here.
+    pub(crate) fn note_turn(&mut self) {
+        self.may_run = true;
+    }
+
+    /// The agent has ended its turn, unless it has another prompt to answer.
+    #[inline]
+    pub(crate) fn note_turn_end(&mut self) {
+        self.may_run &= self.is_running();
+    }
+
+    /// Whether the agent may be in a turn, as far as its answers to prompts tell.
+    pub(crate) fn may_run(&self) -> bool {
+        self.may_run || self.is_running()
     }
 
     /// The agent has answered this prompt, or never will. False: it was not given to the agent.
@@ -126,7 +146,7 @@ impl Prompts {
     /// The agent is lost, and with it every turn. The calls that waited fail on their own.
     pub(crate) fn forget(&mut self, held: &mut HeldBytes) {
         self.running.clear();
-        self.unheard_since = None;
+        (self.unheard_since, self.may_run) = (None, false);
         self.waiting.take(held);
     }
 

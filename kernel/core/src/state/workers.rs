@@ -51,6 +51,9 @@ pub(crate) struct Worker {
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
     pub(crate) initialize_by: Moment,
+    /// When it was told to initialize.
+    #[serde(default)]
+    pub(crate) initialize_at: Moment,
     /// Since when it has been idle, as far as the bus has looked.
     pub(crate) idle_since: Option<Moment>,
     /// Why the bus has begun to end this life, if it was not for a fault.
@@ -217,6 +220,7 @@ impl Worker {
             hand_over_pass: HandOverPass::default(),
             dedicated_to: None,
             initialize_by: Moment::ZERO,
+            initialize_at: Moment::ZERO,
             idle_since: None,
             recycling: None,
             last_recycled: None,

@@ -94,7 +94,9 @@ impl Oracle {
         // It may cancel what it has asked for before the process belonged to another client.
         let is_own = |ask: &Serial| self.sent[*ask].by == Peer::Client(conn) && !self.sent[*ask].is_done();
         let is_tell = matches!(self.sent[serial].what, What::Tell { .. });
-        if !is_tell || !self.lives[life].asked.values().any(is_own) {
+        let is_list = matches!(self.sent[serial].what, What::Ask { kind: Kind::List, .. });
+        let is_borrowed = is_list && self.is_borrowed(life, conn, serial);
+        if !is_borrowed && (!is_tell || !self.lives[life].asked.values().any(is_own)) {
             self.check_dedicated(life, conn);
         }
     }
@@ -158,6 +160,8 @@ impl Oracle {
             Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast | Kind::Cancel(_) => {
                 broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
             }
+            // Any process of a pool lists its sessions for a client that never initializes.
+            Kind::List if self.is_borrowed(life, conn, serial) => {}
             Kind::Plain | Kind::New | Kind::List => self.check_handshake(life, conn, serial),
             Kind::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
             Kind::Session(name) | Kind::Close(name) => self.check_session_name(life, conn, name, &sent_name),
@@ -352,6 +356,15 @@ impl Oracle {
                 "label {name} of conn {conn} is pinned to life {other}, and goes to {life}"
             );
         }
+    }
+
+    /// The process was initialized for others, and the client may never have been initialized. It belongs to nobody.
+    fn is_borrowed(&self, life: Life, conn: Conn, serial: Serial) -> bool {
+        let book = &self.lives[life];
+        let sent = &self.sent[serial];
+        book.handshake.is_some()
+            && !book.dedicated
+            && self.handshakes_at(conn, sent.seq, sent.read_at).contains(&None)
     }
 
     /// A session-less line goes to a worker with the handshake of its client.

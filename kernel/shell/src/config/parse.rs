@@ -39,7 +39,7 @@ pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 18] = [
+pub(super) const POOL_KEYS: [&str; 19] = [
     "id",
     "command",
     "args",
@@ -51,6 +51,7 @@ pub(super) const POOL_KEYS: [&str; 18] = [
     "max_sessions",
     "warm",
     "idle_sec",
+    "session_keep_sec",
     "permission",
     "store",
     "share",
@@ -344,6 +345,7 @@ impl<'a> Reader<'a> {
         if let Some(idle) = self.seconds(&fields, "idle_sec") {
             pool.idle = if idle.is_zero() { None } else { Some(idle) };
         }
+        pool.session_keep = self.seconds(&fields, "session_keep_sec");
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
         pool.store = fields.find("store").and_then(|node| self.non_empty(&node)).map(Arc::from);
         set(&mut pool.share, fields.find("share").and_then(|node| self.boolean(&node)));

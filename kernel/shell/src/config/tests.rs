@@ -82,6 +82,17 @@ fn max_instances_is_at_least_eight_and_at_least_instances_unless_it_is_given() {
 }
 
 #[test]
+fn a_pool_keeps_sessions_as_long_as_the_limits_say_unless_it_says_it_itself() {
+    let keep = |keys: &str| {
+        let config = parse(&format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)).unwrap();
+        config.pools[0].session_keep
+    };
+    assert_eq!(keep(""), None);
+    assert_eq!(keep(r#","session_keep_sec":0"#), Some(Duration::ZERO));
+    assert_eq!(keep(r#","session_keep_sec":1.5"#), Some(Duration::from_millis(1500)));
+}
+
+#[test]
 fn comments_last_commas_and_a_byte_order_mark_change_nothing() {
     let text = "\u{feff}// mine\n{\n  /* the one\n     agent */ \"pools\": [\n    \
         { \"id\": \"a\", \"command\": \"agent\", }, // not: { \"id\": \"b\" }\n  ],\n}\n";
@@ -257,14 +268,19 @@ fn an_error_of_the_top_level_is_reported() {
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "nodes", "from", "mode", "instances", "max_"#,
-        r#"instances", "max_sessions", "warm", "idle_sec", "permission", "store", "share", "history", "cwd", "env", "#,
-        r#""inherit_env""#
+        r#"instances", "max_sessions", "warm", "idle_sec", "session_keep_sec", "permission", "store", "share", "#,
+        r#""history", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
     let cases = [
         (r#","instnces":2"#, "pools[0].instnces", r#"unknown key, did you mean "instances"?"#),
         (r#","warm":1"#, "pools[0].warm", "must be true or false, not 1"),
+        (
+            r#","session_keep_sec":"long""#,
+            "pools[0].session_keep_sec",
+            "must be a number from 0 to 31536000, not a string",
+        ),
         (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not -1"),
         (
             r#","permission":"maybe""#,

@@ -1,5 +1,7 @@
 //! A client leaves: its calls lose their caller, and its sessions are kept for a while or ended.
 
+use std::time::Duration;
+
 use crate::bus::Bus;
 use crate::bus::session::TurnEnd;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
@@ -11,6 +13,13 @@ use crate::state::leftovers::{Departed, Leftover};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, Recycled};
 use crate::wire::error::RpcError;
+
+/// How long this session is kept once its client has left: as long as its pool says, else as the limits do.
+pub(in crate::bus) fn keep_time(bus: &Bus, key: SessionKey) -> Duration {
+    let worker = bus.sessions.worker_of(key).and_then(|id| bus.workers.get(id));
+    let pool = worker.and_then(|worker| bus.pools.get(worker.pool));
+    pool.and_then(|pool| pool.config.session_keep).unwrap_or(bus.limits.session_keep)
+}
 
 impl Bus {
     /// The client has left for good. Its calls lose their caller, and its sessions are kept or ended.
@@ -135,8 +144,8 @@ impl Bus {
     }
 
     pub(in crate::bus) fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
-        let keep = self.limits.session_keep;
         self.worker_of(key);
+        let keep = keep_time(self, key);
         let Some(session) = self.sessions.get(key) else { return };
         if session.owner != Some(link) {
             return self.detach_guest(key, link);
@@ -187,7 +196,7 @@ impl Bus {
         }
     }
 
-    /// Nobody comes to answer what the agents ask in this session and in those of its subagents.
+    /// No client comes to answer what the agents ask in this session and in those of its subagents.
     fn refuse_unasked_in_tree(&mut self, key: SessionKey) {
         for key in self.sessions.descendants(key).into_iter().chain([key]) {
             self.refuse_unasked(key);

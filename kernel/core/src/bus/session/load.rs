@@ -28,14 +28,14 @@ use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 use crate::wire::nested::{self, within};
 
-/// What a request to load or resume a session asks for.
+/// How much a request to load or resume a session asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bus) enum Wants {
     /// The session goes on, and the client knows what was said.
     Resume,
     /// The client wants to hear it all.
     Replay,
-    /// It is a method that the agent's version does not have.
+    /// The agent's version does not have the method.
     Unknown,
 }
 
@@ -165,7 +165,7 @@ impl Bus {
         Ok(None)
     }
 
-    /// What becomes of a request to load this session depends on this.
+    /// The facts that decide what becomes of a request to load this session.
     fn load_facts(&self, link: Link, key: SessionKey, name: &[u8], is_own_name: bool) -> Option<Facts> {
         let session = self.sessions.get(key)?;
         let asker = match session.guests.get(link).map(|guest| guest.role) {
@@ -287,6 +287,9 @@ impl Bus {
             session.if_refused == IfRefused::IsForgotten && message.outcome().is_some_and(tells_turn);
         let caller = self.catch_up_loaded(key, call, replays);
         if has_gap {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.prompts.note_turn();
+            }
             self.tell_event(key, "gap", "");
         }
         let renamed = message.outcome().and_then(|result| with_name(&self.sessions, key, result));
@@ -358,7 +361,11 @@ impl Bus {
                     }
                     return;
                 }
-                IfRefused::IsForgotten => session.if_refused = IfRefused::Ends,
+                IfRefused::IsForgotten => {
+                    // What the agent does in it nobody knows.
+                    session.prompts.note_turn();
+                    session.if_refused = IfRefused::Ends;
+                }
                 IfRefused::Ends => {}
             }
         }
@@ -370,6 +377,10 @@ impl Bus {
         };
         self.fail_call(key, error);
         if let Some(agent) = recovered {
+            // Behind another bus a turn may have gone on.
+            if self.workers.get(id).is_some_and(|worker| worker.capabilities.close) {
+                self.cancel_at_agent(id, &agent);
+            }
             self.close_at_agent(id, &agent);
         }
     }

@@ -135,6 +135,12 @@ impl Bus {
             session.prompts.withdraw(call, &mut self.held);
             return;
         }
+        // In ACP's second version the answer is not the end.
+        let worker = session.worker.and_then(|id| self.workers.get(id));
+        let reports = worker.is_some_and(|worker| worker.capabilities.reports_turn_state);
+        if !reports && !matches!(end, TurnEnd::Forgotten) {
+            session.prompts.note_turn_end();
+        }
         session.note_turn_end(end.error(), &mut self.held);
         let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
         let is_told = has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner));

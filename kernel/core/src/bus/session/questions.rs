@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::bus::Bus;
+use crate::bus::session::leave::keep_time;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
@@ -215,7 +216,7 @@ impl Bus {
         }
     }
 
-    /// What nobody is asked is asked of those who may answer it now. The rest waits for somebody to come.
+    /// Questions that nobody is asked are asked of those who may answer them now. The rest waits for a client that may.
     pub(in crate::bus) fn settle_unasked(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let orders: Vec<u64> = session.questions.unasked().map(|(order, _)| order).collect();
@@ -246,7 +247,7 @@ impl Bus {
     /// Requests of the agent that nobody is asked do not wait for ever, nor without bounds. `new`: the id of the only
     /// one that was not held before.
     fn hold_unasked(&mut self, key: SessionKey, new: Option<&[u8]>) {
-        let (root, keep, limit) = (self.sessions.root(key), self.limits.session_keep, self.queue_limit());
+        let (root, keep, limit) = (self.sessions.root(key), keep_time(self, key), self.queue_limit());
         let Some(session) = self.sessions.get(key).filter(|session| session.questions.has_unasked()) else {
             return;
         };
@@ -266,7 +267,7 @@ impl Bus {
         }
     }
 
-    /// Nobody comes to answer what nobody is asked. What the agent said otherwise is still kept.
+    /// No client comes to answer the questions that nobody is asked. Everything else that the agent said is still kept.
     pub(in crate::bus) fn refuse_unasked(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let unasked = session.questions.take_unasked(&mut self.held);
@@ -329,8 +330,8 @@ impl Bus {
     }
 }
 
-/// What a client has answered. What it has chosen is told as a further member of an event: the option of a permission,
-/// or the action of a form.
+/// The answer of a client. What it has chosen is told as a further member of an event: the option of a permission, or
+/// the action of a form.
 enum Verdict {
     Choice(Option<String>),
     Cancelled(Option<String>),

@@ -98,9 +98,11 @@ impl Bus {
         session.save_reopened(answer.outcome());
         session.count(&mut self.held);
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
-        let still_runs = session.is_turn_running()
-            || answer.outcome().is_some_and(tells_turn)
-            || !enabled(Check::TurnGone);
+        let is_told = answer.outcome().is_some_and(tells_turn);
+        if is_told {
+            session.prompts.note_turn();
+        }
+        let still_runs = session.is_turn_running() || is_told || !enabled(Check::TurnGone);
         let had_turn = std::mem::take(&mut session.lost_turn);
         // Behind another bus the turn has gone on, and what was on its way here is lost.
         let has_gap = had_turn && is_tagged(session.agent_name());

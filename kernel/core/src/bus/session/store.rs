@@ -20,9 +20,9 @@ use crate::wire::nested::with_member;
 use crate::wire::scan::Envelope;
 use crate::wire::splice::{Edits, splice, with_nested};
 
-/// What waited for a worker when its store became known.
+/// A line that waited for a worker when its store became known.
 enum Waiting {
-    /// It concerns no session that another worker has, and still waits.
+    /// The line concerns no session that another worker has, and still waits.
     Stays(Queued),
     /// The line as this client sent it.
     Routed(Link, Vec<u8>),

@@ -22,6 +22,9 @@ impl Bus {
         {
             self.sessions.set_turn_state(key, state);
             if state == TurnState::Idle {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.prompts.note_turn_end();
+                }
                 self.next_prompt(key);
             }
         }

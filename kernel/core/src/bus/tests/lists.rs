@@ -297,3 +297,57 @@ fn the_second_version_has_its_own_code_for_a_session_that_is_not_known() {
         assert_eq!(named == "a\"b", version == 2, "{error}");
     }
 }
+
+#[test]
+fn a_client_that_never_initializes_gets_its_list_from_a_process_that_is_there() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig { max_instances: 4, ..pool("agents", 1) }]));
+    let (ann, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes(worker);
+    bus.sees(ann);
+    // The pool does not share, so what is Ann's is no concern of others.
+    bus.opens(ann, worker, "hers");
+    let ben = bus.client();
+    lists(&mut bus, ben, &json!({}));
+    let rows = r#"{"sessionId":"hers","title":"secret"},{"sessionId":"old"}"#;
+    bus.answers(worker, "session/list", &format!(r#"{{"sessions":[{rows}],"nextCursor":"2"}}"#));
+    let (rows, cursor) = listed(&mut bus, ben);
+    assert_eq!((rows, bus.processes.len()), (vec!["old".into()], 1));
+    lists(&mut bus, ben, &json!({ "cursor": cursor }));
+    let asked = bus.answers(worker, "session/list", r#"{"sessions":[{"sessionId":"older"}]}"#);
+    assert_eq!(asked["params"]["cursor"], "2");
+    assert_eq!(listed(&mut bus, ben), (vec!["older".into()], Value::Null));
+    // It is no client of that process: what the agent says of itself is Ann's alone.
+    bus.sends(worker, r#"{"method":"_vendor/ready","params":{}}"#);
+    assert_eq!(bus.sees_json(ann)["method"], "_vendor/ready");
+    bus.sees_nothing(ben);
+    // Anything else of his needs a process that is like him, and that one then has his lists as well.
+    bus.sends(ben, r#"{"id":1,"method":"_agent/ping"}"#);
+    let own = bus.worker(1);
+    bus.answers(own, "_agent/ping", "{}");
+    bus.sees(ben);
+    lists(&mut bus, ben, &json!({}));
+    bus.answers(own, "session/list", r#"{"sessions":[]}"#);
+    listed(&mut bus, ben);
+    bus.is_idle();
+}
+
+#[test]
+fn a_process_with_variables_or_of_the_second_version_lists_for_its_own_clients_alone() {
+    let others = [
+        r#"{"protocolVersion":1,"clientCapabilities":{},"_meta":{"bus/env":{"HOME":"/home/ann"}}}"#,
+        r#"{"protocolVersion":2,"capabilities":{}}"#,
+        r#"["odd"]"#,
+    ];
+    for params in others {
+        let config = Config::with_pools([PoolConfig { max_instances: 4, ..pool("agents", 1) }]);
+        let mut bus = TestBus::new(config);
+        let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+        bus.sends(ann, &format!(r#"{{"id":0,"method":"initialize","params":{params}}}"#));
+        bus.initializes(worker);
+        bus.sees(ann);
+        lists(&mut bus, ben, &json!({}));
+        bus.sees_nothing(worker);
+        bus.answers(bus.worker(1), "session/list", r#"{"sessions":[{"sessionId":"a"}]}"#);
+        assert_eq!(listed(&mut bus, ben).0, ["a"]);
+    }
+}

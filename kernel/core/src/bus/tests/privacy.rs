@@ -25,7 +25,6 @@ fn what_is_said_about_no_session_in_the_turn_of_an_absent_client_reaches_nobody(
     bus.sends(worker, r#"{"id":2,"method":"_vendor/ask"}"#);
     bus.sees_error(worker, json!(2), "no_method");
     bus.advances(Duration::from_secs(301));
-    bus.sees(worker);
     bus.answers(worker, "session/close", "{}");
     bus.sends(worker, r#"{"id":3,"method":"_vendor/ask"}"#);
     bus.sees_request(ben, "_vendor/ask");

@@ -10,7 +10,7 @@ use crate::upgrade::{self, LeftLogs, Wish};
 use crate::{Action, Bus};
 
 impl TestBus {
-    fn is_saved_and_restored(&mut self) {
+    pub(super) fn is_saved_and_restored(&mut self) {
         let saved = self.bus.save().expect("the state can be written");
         self.shell.bus = Bus::restore(&saved, &LeftLogs::default()).expect("what was saved can be read");
         self.bus.check_invariants();
