@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Connection, Log, MARK, PATIENCE, initialize, marked, request, run, session_of, started_with,
-    write_token,
+    BUS, Client, Connection, LOOK_AGAIN, Log, MARK, PATIENCE, initialize, marked, request, run, session_of,
+    started_with, write_token,
 };
 
 /// A folder with a bus.json: the echo agent with stored sessions, on a Unix socket.
@@ -294,6 +294,33 @@ fn run_goes_on_with_its_session_when_the_bus_comes_back() {
     hears("three");
     drop(stdin);
     assert_eq!(talk.wait().expect("it is our child").code(), Some(1), "a turn was lost\n{}", log.text());
+    kill_and_wait(bus);
+}
+
+#[test]
+fn a_killed_connect_that_said_bye_ends_its_turn_at_once() {
+    let folder = BusFolder::new();
+    let bus = folder.serve();
+    let calls = || {
+        let out = run(folder.path(), &["status", "--json"], "");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")["calls"].as_u64()
+    };
+    let becomes = |count: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        while calls() != Some(count) {
+            assert!(Instant::now() < deadline, "not {count} calls, but {:?}", calls());
+            thread::sleep(LOOK_AGAIN);
+        }
+    };
+    // Without the option the turn goes on; it would for five minutes, so one that has ended was ended.
+    for (args, goes_on) in [(&["--bye"][..], false), (&[], true)] {
+        let mut ide = folder.ide(args);
+        let session = ide.opens_session();
+        ide.prompts(2, &session, "/slow 80000");
+        becomes(1);
+        kill_and_wait(ide.child);
+        becomes(u64::from(goes_on));
+    }
     kill_and_wait(bus);
 }
 
