@@ -341,7 +341,7 @@ fn cannot_keep(error: std::io::Error) -> Fault {
 /// Runs the door until it is told to end.
 fn open(args: OpenArgs) -> ExitCode {
     kernel_shell::keep_memory_private();
-    kernel_shell::start_logging(kernel_shell::LogFormat::Text);
+    kernel_shell::start_logging(kernel_shell::LogFormat::Text, None);
     let outcome = options(args).and_then(|options| web::run(options).map_err(Fault::Failed));
     kernel_shell::flush_logs();
     match outcome {
