@@ -247,7 +247,9 @@ fn no_door(config: &Path) -> Fault {
     let status: Value = serde_json::from_str(status.get()).unwrap_or_default();
     Fault::Failed(match status::why_down(&status["web"]) {
         _ if status["web"].is_null() => {
-            "this bus has no web door: set \"web\" in bus.json or start with --web".to_owned()
+            let file = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+            let file = clients::with_tilde(&file.to_string_lossy());
+            format!("this bus has no web door: set \"web\" in {file} or start with --web")
         }
         why => format!("the web door of this bus is not open: {why}; `stdio-bus status` shows it"),
     })

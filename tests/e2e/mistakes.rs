@@ -97,7 +97,7 @@ const AT_RUNNING_BUS: [(&[&str], &str, &str); 7] = [
     (&["sessions", "close", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
     (&["run", "--attach", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
     (&["connect", "--attach", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
-    (&["web", "url"], "this bus has no web door", "set \"web\" in bus.json or start with --web"),
+    (&["web", "url"], "this bus has no web door", "/bus.json or start with --web"),
     (&["trace", "--pool", "nope"], "stdio-bus: there is no pool \"nope\"", "the pools are a, b, dead"),
     (&["run", "--pool", "nope", "hi"], "there is no pool \"nope\"", "the pools are a, b, dead"),
     (&["run", "--pool", "dead", "hi"], "no key", "; `stdio-bus logs dead` says more"),
