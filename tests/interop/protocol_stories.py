@@ -162,6 +162,35 @@ def a_cancel_as_a_request(stage):
     expect("id" not in heard, f"the agent heard {heard}")
 
 
+def who_chose_is_told(stage):
+    """a client that was asked too, and hears no events of the bus, is told in the session who chose what"""
+    ben = stage.guest("ben")
+    options = [{"optionId": "yes", "name": "Go on", "kind": "allow_once"}]
+    asked = stage.asks("session/request_permission", {"sessionId": stage.own, "toolCall": {"toolCallId": "t"}, "options": options})
+    questions = [it.end.waits(lambda it: it.get("method") == "session/request_permission") for it in (stage.ann, ben)]
+    chosen = {"outcome": {"outcome": "selected", "optionId": "yes"}}
+    stage.ann.end.say({"jsonrpc": "2.0", "id": questions[0]["id"], "result": chosen})
+    stage.agent.waits(lambda it: it.get("id") == asked and "method" not in it)
+    told = stage.hears(ben, "notice") or stage.hears(ben, "agent_thought_chunk")
+    text = told and (told.get("title") or told["content"]["text"].strip())
+    expect(text and text.endswith(" chose Go on"), f"Ben was told {told}")
+    expect(ben.end.find(lambda it: it.get("method") == "$/cancel_request"), "his question was not taken back")
+    stage.ann.fence()
+    expect(not stage.hears(stage.ann, "notice") and not stage.hears(stage.ann, "agent_thought_chunk"), "Ann was told her own choice")
+
+
+def a_closed_session_has_either_name(stage):
+    """a session that was closed is opened again by the name that the client knew, and by the agent's, which the list shows"""
+    method = "session/load" if stage.wire == 1 else "session/resume"
+    for name in (stage.ann.session, stage.own):
+        stage.ann.asks("session/close", {"sessionId": stage.ann.session})
+        answer = stage.ann.asks(method, {"sessionId": name, "cwd": "/a/folder", "mcpServers": []})
+        expect("result" in answer, f"{name} was answered {answer}")
+        stage.ann.session = name
+        stage.ann.fence(name)
+        expect(stage.agent.messages[-1]["params"]["sessionId"] == stage.own, f"the agent heard {stage.agent.messages[-1]}")
+
+
 STORIES = [
     one_server_name_of_two,
     a_question_about_a_request,
@@ -172,5 +201,7 @@ STORIES = [
     a_stranger_may_only_ask,
     a_copy_can_be_used,
     a_cancel_as_a_request,
+    who_chose_is_told,
+    a_closed_session_has_either_name,
 ]
 FIRST_VERSION = {a_mode_is_told_to_others}

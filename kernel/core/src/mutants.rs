@@ -39,6 +39,8 @@ pub enum Check {
     AbsentClients,
     /// What a worker says about no session is kept for later clients only if it says it in nobody's turn.
     IdleNotice,
+    /// And only if no two clients share it.
+    SharedNotice,
     /// A client that has half-closed its connection owns its sessions until its calls are answered.
     HalfClosed,
     /// A session that is open in one pool is, through another pool of its store, the same session.
@@ -239,6 +241,7 @@ impl Check {
         Check::OnlyClient,
         Check::AbsentClients,
         Check::IdleNotice,
+        Check::SharedNotice,
         Check::HalfClosed,
         Check::Store,
         Check::TakenId,

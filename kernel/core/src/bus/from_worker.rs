@@ -3,6 +3,7 @@
 //! A worker can speak only of its own sessions.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use log::{debug, warn};
 
@@ -341,7 +342,8 @@ impl Bus {
     }
 
     /// Routes a message about no session. It may belong to any turn of its worker, so it goes to a client only if all
-    /// of them are that client's, and a notification is kept for clients that come later only if there is no turn.
+    /// of them are that client's, and a notification is kept for clients that come later only if there is no turn, and
+    /// no two clients that it may be for.
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if message.is_notification() && is_for_all(message) {
@@ -349,41 +351,29 @@ impl Bus {
             if message.method() != b"session/list_changed" {
                 worker.keep_notification(message, &mut self.held);
             }
-            return self.tell_all_clients(id, message);
+            let hearers = match message.method() {
+                b"session/list_changed" => lists::hearers(self, id),
+                _ => worker.clients.clone(),
+            };
+            return tell_all(self, id, &hearers, message);
         }
         if message.is_notification() && message.method() == b"_session/list/changes" {
             return lists::changed(self, id, message);
         }
         let is_working = self.calls.has_work(worker.endpoint) || self.sessions.has_turn(id);
-        if message.is_notification() && (!is_working || !enabled(Check::IdleNotice)) {
+        let (has_clients, only) = (!worker.clients.is_empty(), self.only_client(id));
+        let is_private = has_clients && only.is_none() && enabled(Check::SharedNotice);
+        if message.is_notification()
+            && !is_private
+            && (!is_working || !enabled(Check::IdleNotice))
+            && let Some(worker) = self.workers.get_mut(id)
+        {
             worker.keep_notification(message, &mut self.held);
         }
-        match self.only_client(id) {
+        match only {
             Some(only) => self.forward_to_client(id, only, message, None),
             None => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
         }
-    }
-
-    /// Tells the clients of a process what is about all of it. Where there are several, the line may not be long, and
-    /// one that does not keep up misses it: the others and the process are not made to wait for it.
-    fn tell_all_clients(&mut self, id: WorkerId, message: Message<'_>) {
-        let Some(worker) = self.workers.get(id) else { return };
-        let clients: Vec<Link> = worker.clients.iter().copied().collect();
-        let are_several = clients.len() > 1;
-        if are_several && message.line.len() > STICKY_NOTIFICATION_BYTES {
-            self.counters.dropped_notifications += 1;
-            return self.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
-        }
-        let shared = self.links.share(clients.len(), message.line);
-        let message = Message { line: shared.line(message.line), ..message };
-        for client in clients {
-            if are_several && !self.keeps_up(client, message.line.len()) {
-                self.counters.dropped_notifications += 1;
-                continue;
-            }
-            self.forward_to_client(id, client, message, None);
-        }
-        self.links.end_share(shared);
     }
 
     /// The only client that this worker works for: there is no other, and none that has left may have a turn there.
@@ -437,4 +427,24 @@ impl Bus {
             _ => self.counters.dropped_notifications += 1,
         }
     }
+}
+
+/// Tells these clients what is about a whole process. Where they are several, the line may not be long, and one that
+/// does not keep up misses it: the others and the process are not made to wait for it.
+fn tell_all(bus: &mut Bus, id: WorkerId, clients: &BTreeSet<Link>, message: Message<'_>) {
+    let are_several = clients.len() > 1;
+    if are_several && message.line.len() > STICKY_NOTIFICATION_BYTES {
+        bus.counters.dropped_notifications += 1;
+        return bus.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
+    }
+    let shared = bus.links.share(clients.len(), message.line);
+    let message = Message { line: shared.line(message.line), ..message };
+    for client in clients.iter().copied() {
+        if are_several && !bus.keeps_up(client, message.line.len()) {
+            bus.counters.dropped_notifications += 1;
+            continue;
+        }
+        bus.forward_to_client(id, client, message, None);
+    }
+    bus.links.end_share(shared);
 }

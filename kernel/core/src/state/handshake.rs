@@ -33,6 +33,7 @@ pub(crate) struct Handshake {
 struct Said {
     version: Option<u64>,
     elicitation: bool,
+    notices: bool,
 }
 
 impl PartialEq for Handshake {
@@ -116,6 +117,11 @@ impl Handshake {
         self.said().elicitation
     }
 
+    /// Whether the client shows what it is told by a `notice`. In ACP's second version that needs no capability.
+    pub(crate) fn takes_notices(&self) -> bool {
+        self.is_second_version() || self.said().notices
+    }
+
     fn said(&self) -> Said {
         *self.said.get_or_init(|| {
             let value: Value = serde_json::from_slice(&self.params).unwrap_or_default();
@@ -123,6 +129,7 @@ impl Handshake {
             Said {
                 version: value["protocolVersion"].as_u64(),
                 elicitation: ["clientCapabilities", "capabilities"].iter().any(offers),
+                notices: value["clientCapabilities"]["session"]["notices"].is_object(),
             }
         })
     }
@@ -208,6 +215,9 @@ pub(crate) struct AgentCapabilities {
     pub(crate) reports_turn_state: bool,
     /// Its messages may name other sessions of the client, such as those of subagents.
     pub(crate) nests: bool,
+    /// It has declared what it can, and not `session/list`.
+    #[serde(default)]
+    pub(crate) lists_nothing: bool,
 }
 
 /// The method that opens a session in another process.
@@ -248,6 +258,7 @@ impl AgentCapabilities {
                 reopen_by,
                 reports_turn_state: true,
                 nests: true,
+                lists_nothing: !sessions,
             };
         }
         let agent = &result["agentCapabilities"];
@@ -266,6 +277,7 @@ impl AgentCapabilities {
             reopen_by,
             reports_turn_state: false,
             nests,
+            lists_nothing: sessions["list"].is_null(),
         }
     }
 }
@@ -324,11 +336,18 @@ mod tests {
 
     #[test]
     fn what_the_params_say_is_read_once_and_again_after_a_save() {
-        for (params, version, elicitation) in [
-            (r#"{"protocolVersion":2,"capabilities":{"elicitation":{}}}"#, Some(2), true),
-            (r#"{"protocolVersion":1,"clientCapabilities":{"elicitation":{"form":{}}}}"#, Some(1), true),
-            (r#"{"protocolVersion":"1","clientCapabilities":{"elicitation":true}}"#, None, false),
-            ("[1]", None, false),
+        let takes_notices = r#"{"protocolVersion":1,"clientCapabilities":{"session":{"notices":{}}}}"#;
+        for (params, version, elicitation, notices) in [
+            (r#"{"protocolVersion":2,"capabilities":{"elicitation":{}}}"#, Some(2), true, true),
+            (
+                r#"{"protocolVersion":1,"clientCapabilities":{"elicitation":{"form":{}}}}"#,
+                Some(1),
+                true,
+                false,
+            ),
+            (takes_notices, Some(1), false, true),
+            (r#"{"protocolVersion":"1","clientCapabilities":{"elicitation":true}}"#, None, false, false),
+            ("[1]", None, false, false),
         ] {
             let handshake = of(params);
             let saved = rmp_serde::to_vec_named(&*handshake).unwrap();
@@ -338,6 +357,7 @@ mod tests {
                 assert_eq!(handshake.version(), version, "{params}");
                 assert!(handshake.said.get().is_some(), "{params}");
                 assert_eq!(handshake.offers_elicitation(), elicitation, "{params}");
+                assert_eq!(handshake.takes_notices(), notices, "{params}");
             }
             assert_eq!(rmp_serde::to_vec_named(&*handshake).unwrap(), saved, "it is not saved");
         }
@@ -361,11 +381,13 @@ mod tests {
                 &Handshake::plain(),
             )
         };
-        assert_eq!(of("{}"), AgentCapabilities::default());
+        let nothing = AgentCapabilities { lists_nothing: true, ..AgentCapabilities::default() };
+        assert_eq!(of("{}"), nothing);
         assert_eq!(
-            of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),
-            AgentCapabilities::default()
+            of(r#"{"sessionCapabilities":{"close":null,"resume":null,"list":null},"loadSession":false}"#),
+            nothing
         );
+        assert_eq!(of(r#"{"sessionCapabilities":{"list":{}}}"#), AgentCapabilities::default());
         assert!(of(r#"{"sessionCapabilities":{"close":{}}}"#).close);
         assert_eq!(of(r#"{"loadSession":true}"#).reopen_by, Some(ReopenBy::Load));
         assert_eq!(

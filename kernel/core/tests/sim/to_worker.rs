@@ -26,6 +26,11 @@ impl Oracle {
         let Some(serial) = marked(line) else { return };
         let sent = &self.sent[serial];
         let (Peer::Client(conn), What::Ask { kind, done, .. }) = (sent.by, &sent.what) else { return };
+        let is_part = sent.line.filled(line).is_none() && self.is_part_of_list(serial, &value);
+        if is_part && let Some(call_id) = value["id"].as_u64() {
+            self.lives[life].asked.insert(call_id, serial);
+            return;
+        }
         let Some(filled) = sent.line.filled(line) else { return };
         if *done && *kind != Kind::Broadcast && !self.reclaims(conn, serial) {
             broken!("(2) exactly one answer", "#{serial}# was answered, and goes to life {life}");
@@ -48,6 +53,9 @@ impl Oracle {
             return self.permitted(life, &value, line);
         }
         let Some(serial) = marked(line) else { return self.closed_at_agent(life, &value, line) };
+        if self.sent[serial].line.filled(line).is_none() && self.is_part_of_list(serial, &value) {
+            return self.asked_for_part(life, serial);
+        }
         if self.sent[serial].line.filled(line).is_none()
             && (self.recovers(life, serial, &value) || self.is_cancelled(life, serial, &value))
         {
@@ -368,7 +376,7 @@ impl Oracle {
     }
 
     /// A session-less line goes to a worker with the handshake of its client.
-    fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
+    pub(crate) fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
         let sent = &self.sent[serial];
         let moved = sent.read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
         let mut may = self.handshakes_at(conn, sent.seq, sent.read_at);

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::bus::session::leave::keep_time;
+use crate::bus::status::Report;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
@@ -24,8 +25,9 @@ use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{in_update, members_of, string, within};
-use crate::wire::splice::{Edits, with_nested};
+use crate::wire::nested::{beginning, for_each_element, in_update, members_of, string, within};
+use crate::wire::scan::canonical;
+use crate::wire::splice::{Edit, Edits, with_nested};
 
 /// Whether a request of an agent is a question that any controlling client can answer.
 pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
@@ -303,8 +305,12 @@ impl Bus {
         }
         if is_shared && is_question(question.held.message()) {
             let by = self.quoted_name(link);
-            let chosen = chosen.unwrap_or_default();
-            self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
+            let members = chosen.as_ref().map(|(name, value)| format!(r#","{name}":{value}"#));
+            let members = members.unwrap_or_default();
+            self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{members}"#));
+            if let Some(chosen) = chosen {
+                tell_chosen(self, (key, link), &question, chosen);
+            }
         }
         true
     }
@@ -330,11 +336,55 @@ impl Bus {
     }
 }
 
-/// The answer of a client. What it has chosen is told as a further member of an event: the option of a permission, or
-/// the action of a form.
+/// Those who were asked as well and hear no events are told in the session who chose what: what they were asked may
+/// still stand on their screens. It is nothing that the agent said, so it is not logged.
+#[cold]
+fn tell_chosen(bus: &mut Bus, (key, by): (SessionKey, Link), question: &Question, chosen: Chosen) {
+    let others: Vec<Link> =
+        question.asked().map(|(link, _)| link).filter(|link| !bus.clients.hears_events(*link)).collect();
+    if others.is_empty() {
+        return;
+    }
+    let choice = option_name(question.held.message(), &chosen).unwrap_or(chosen.1);
+    let Ok(choice) = serde_json::from_str::<String>(&choice) else { return };
+    let text = format!("{} chose {choice}", Report::new(bus).client_label(by));
+    let thought = Value::from(format!("{text}\n\n"));
+    let notice = format!(r#""notice","severity":"info","title":{}"#, Value::from(text));
+    let thought = format!(r#""agent_thought_chunk","content":{{"type":"text","text":{thought}}}"#);
+    let start = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
+    for link in others {
+        let takes_notices = bus.clients.get(link).is_some_and(|client| client.handshake.takes_notices());
+        let update = if takes_notices { &notice } else { &thought };
+        let line = format!(r#"{start},"update":{{"sessionUpdate":{update}}}}}}}"#);
+        let token = bus.sessions.token_of(key, link).filter(|_| bus.keeps_up(link, line.len()));
+        if let Some(token) = token {
+            bus.send_own_to(link, line.as_bytes(), Edit::new(Span::new(start.len(), start.len()), &token));
+        }
+    }
+}
+
+/// What a client has chosen, as it is spelled: the option of a permission, or the action of a form.
+type Chosen = (&'static str, String);
+
+/// How the agent calls the option that was chosen, as a JSON string.
+fn option_name(asked: Message<'_>, (_, chosen): &Chosen) -> Option<String> {
+    let (line, mut name) = (asked.line, None);
+    for_each_element(line, within(asked.envelope.params, NESTED_BYTES), b"options", |option| {
+        let words = members_of(line, Some(option), [b"optionId", b"name"]);
+        let [id, called] = words.map(|word| string(line, word));
+        if id.is_some_and(|id| canonical(id.of(line)) == canonical(chosen.as_bytes())) {
+            name = called.and_then(|name| beginning(name.of(line), CLIENT_NAME_BYTES));
+            return None;
+        }
+        Some(())
+    });
+    name.map(|name| Value::from(name).to_string())
+}
+
+/// What a client has answered.
 enum Verdict {
-    Choice(Option<String>),
-    Cancelled(Option<String>),
+    Choice(Option<Chosen>),
+    Cancelled(Option<Chosen>),
     Error,
 }
 
@@ -352,7 +402,7 @@ impl Verdict {
         let chosen = option.map(|value| ("optionId", value)).or(action.map(|value| ("action", value)));
         let chosen = chosen.filter(|(_, value)| value.length() <= CLIENT_NAME_BYTES);
         let spelled = |value: Span| String::from_utf8_lossy(value.of(line)).into_owned();
-        let chosen = chosen.map(|(name, value)| format!(r#","{name}":{}"#, spelled(value)));
+        let chosen = chosen.map(|(name, value)| (name, spelled(value)));
         let is = |value: Option<Span>, word: &[u8]| value.is_some_and(|value| *answer.name(value) == *word);
         if is(kind, b"cancelled") || is(action, b"cancel") {
             return Verdict::Cancelled(chosen);

@@ -304,6 +304,7 @@ fn the_first_choice_of_several_counts() {
         (&cancel["method"], cancel["params"]["requestId"].to_string()),
         (&json!("$/cancel_request"), of_ann.clone())
     );
+    assert_eq!(bus.hears(ann, &session), ("agent_thought_chunk".to_owned(), "ben chose yes\n\n".to_owned()));
     // What comes too late is swallowed.
     bus.sends(ann, &chosen(&of_ann, "no"));
     bus.sees_nothing(worker);
