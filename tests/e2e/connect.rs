@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Connection, LOOK_AGAIN, Log, MARK, PATIENCE, initialize, marked, request, run, session_of,
+    BUS, Client, Connection, Log, MARK, PATIENCE, initialize, looks_again, marked, request, run, session_of,
     started_with, write_token,
 };
 
@@ -89,7 +89,7 @@ impl Drop for BusFolder {
         let left = || marked(self.path());
         while !thread::panicking() && !left().is_empty() {
             assert!(Instant::now() < deadline, "left behind: {:?}", left());
-            thread::sleep(Duration::from_millis(5));
+            looks_again();
         }
     }
 }
@@ -309,7 +309,7 @@ fn a_killed_connect_that_said_bye_ends_its_turn_at_once() {
         let deadline = Instant::now() + PATIENCE;
         while calls() != Some(count) {
             assert!(Instant::now() < deadline, "not {count} calls, but {:?}", calls());
-            thread::sleep(LOOK_AGAIN);
+            looks_again();
         }
     };
     // Without the option the turn goes on; it would for five minutes, so one that has ended was ended.

@@ -9,14 +9,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, skips, write_script};
+use crate::harness::{BUS, PATIENCE, looks_again, skips, write_script};
 
 const README: &str = include_str!("../../README.md");
 const TOUR: &str = include_str!("../../docs/TOUR.md");
@@ -158,7 +157,7 @@ impl Place {
         for (child, _) in &mut self.servers {
             while child.try_wait().expect("it is our child").is_none() {
                 assert!(Instant::now() < deadline, "it does not end");
-                thread::sleep(LOOK_AGAIN);
+                looks_again();
             }
         }
         self.servers.clear();

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    BUS, Bus, Client, LOOK_AGAIN, Web, bus_puppet_client, children_of, initialize, is_gone, one_pool,
+    BUS, Bus, Client, Web, bus_puppet_client, children_of, initialize, is_gone, looks_again, one_pool,
     open_fds, puppets, request, run, session_of, update, zombies_of,
 };
 
@@ -342,7 +342,7 @@ fn over_the_web_only_an_admin_upgrades_and_nobody_names_the_program() {
         if status["uptime_sec"].as_u64() > Some(at + 2) {
             break;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     puppet.ends_turn(&turn, "end_turn");
     client.gets(2);

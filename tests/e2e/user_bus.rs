@@ -6,13 +6,12 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, Program, initialize, run, write_script, write_token};
+use crate::harness::{BUS, PATIENCE, Program, initialize, looks_again, run, write_script, write_token};
 
 /// A user who has nothing but the bus and one agent CLI.
 struct User {
@@ -117,7 +116,7 @@ fn a_user_begins_with_an_empty_home_and_finds_the_bus_in_every_folder() {
     let deadline = Instant::now() + PATIENCE;
     while !user.runs("elsewhere", &["web", "url"]).status.success() {
         assert!(Instant::now() < deadline, "no door opens\n{}", user.log());
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     let link = user.says("elsewhere", &["web", "url"]);
     assert!(link.contains("http://127.0.0.1:"), "{link}");
@@ -286,7 +285,7 @@ fn status_and_doctor_say_why_a_pool_does_not_start() {
             break;
         }
         assert!(Instant::now() < deadline, "{said}");
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -299,7 +298,7 @@ fn status_and_doctor_say_why_a_pool_does_not_start() {
             break;
         }
         assert!(Instant::now() < deadline, "{said}");
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
 }
 

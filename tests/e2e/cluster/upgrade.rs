@@ -1,12 +1,10 @@
 //! A node that becomes another program: its link is replaced, but not under a pipe.
 
-use std::thread;
-
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::{NatsServer, becomes_linked, edge_config, link_of, node, node_config, with_session};
-use crate::harness::{Bus, LOOK_AGAIN};
+use crate::harness::{Bus, looks_again};
 
 #[test]
 fn the_link_of_a_node_is_replaced_when_no_pipe_is_open() {
@@ -35,7 +33,7 @@ fn the_link_of_a_node_is_replaced_when_no_pipe_is_open() {
         if status["uptime_sec"].as_u64() > Some(at + 2) {
             break;
         }
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     assert_eq!(client.takes_turn(3, &session, "goes on").0.trim(), "goes on");
     drop(client);

@@ -1,6 +1,5 @@
 //! A `kill -9` of a bus leaves nothing behind, wherever an upgrade is at that moment.
 
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
@@ -8,7 +7,7 @@ use serde_json::json;
 
 use super::refused::{ASKED_AGAIN, YES};
 use super::upgrades;
-use crate::harness::{Bus, Puppet, one_pool, request, write_script};
+use crate::harness::{Bus, Puppet, one_pool, request, time_passes, write_script};
 
 /// Kills at random moments of an upgrade.
 const KILLS: u32 = 10;
@@ -66,7 +65,7 @@ fn after_a_kill_at_any_moment_of_an_upgrade_no_process_is_left() {
         let delay = (LONGEST_DELAY / KILLS).mul_f64(f64::from(kill) + f64::from(clock.subsec_nanos()) / 1e9);
         eprintln!("killed {delay:?} after it was told to upgrade");
         bus.signal(Signal::SIGUSR2);
-        thread::sleep(delay);
+        time_passes(delay);
         killed_it_leaves_nothing(bus);
     }
 }
