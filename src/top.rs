@@ -17,8 +17,7 @@ Examples:
   stdio-bus top --tcp 127.0.0.1:9000 --interval 0.2
 
 Keys: arrows (or j and k) select a pool, worker or session, Enter shows it in detail and Esc goes back, Tab \
-goes to the sessions, s sorts, / filters, R restarts, x closes, ? lists the keys, q or Ctrl-C quits, Ctrl-Z gives the \
-terminal to the shell until `fg`. If the bus goes \
+goes to the sessions, s sorts, / filters, R restarts, x closes, ? lists the keys, q or Ctrl-C quits. If the bus goes \
 away, top waits until it is back.";
 
 #[derive(clap::Args)]

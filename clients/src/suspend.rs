@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, raise};
 
-/// Stops this process as Ctrl-Z does elsewhere, and returns when it goes on. The terminal must be as the shell knows it.
+/// Stops this process as Ctrl-Z does elsewhere, and returns when it goes on. The terminal must be in its usual mode.
 pub(crate) fn stop_until_continued() {
     // It fails for no signal that there is. A process that no shell waits for goes on at once.
     let _ = raise(Signal::SIGTSTP);

@@ -301,25 +301,25 @@ fn run_goes_on_with_its_session_when_the_bus_comes_back() {
 fn a_killed_connect_that_said_bye_ends_its_turn_at_once() {
     let folder = BusFolder::new();
     let bus = folder.serve();
-    let calls = || {
+    let status = |key: &str| {
         let out = run(folder.path(), &["status", "--json"], "");
-        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")["calls"].as_u64()
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")[key].as_u64()
     };
-    let becomes = |count: u64| {
+    let becomes = |key: &str, count: u64| {
         let deadline = Instant::now() + PATIENCE;
-        while calls() != Some(count) {
-            assert!(Instant::now() < deadline, "not {count} calls, but {:?}", calls());
+        while status(key) != Some(count) {
+            assert!(Instant::now() < deadline, "not {count} {key}, but {:?}", status(key));
             looks_again();
         }
     };
-    // Without the option the turn goes on; it would for five minutes, so one that has ended was ended.
+    // Without the option the session is kept for five minutes, so one that is gone was ended.
     for (args, goes_on) in [(&["--bye"][..], false), (&[], true)] {
         let mut ide = folder.ide(args);
         let session = ide.opens_session();
         ide.prompts(2, &session, "/slow 80000");
-        becomes(1);
+        becomes("calls", 1);
         kill_and_wait(ide.child);
-        becomes(u64::from(goes_on));
+        becomes("sessions", u64::from(goes_on));
     }
     kill_and_wait(bus);
 }

@@ -7,10 +7,9 @@ use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, Bus, Program, initialize, one_pool, request, run, session_of};
+use crate::harness::{Bus, Program, initialize, one_pool, request, run, session_of};
 
 const CTRL_C: &str = "\x03";
-const CTRL_Z: &str = "\x1a";
 const DOWN: &str = "\x1b[B";
 const ENTER: &str = "\r";
 const ESCAPE: &str = "\x1b";
@@ -152,48 +151,4 @@ fn without_a_terminal_or_a_bus_it_explains_what_to_do() {
     assert_eq!(talk.ends(), 2);
     let mut talk = Program::plan(&["--unix", "@dir/none"]).command_is("top").at_terminal();
     assert_eq!(talk.ends(), 69);
-}
-
-/// What a shell runs whose user stops a command by Ctrl-Z, looks around, and comes back.
-fn stopped_and_continued(command: &str) -> String {
-    format!("set -m; {command}; echo the turn of the shell; read line; fg")
-}
-
-#[test]
-fn ctrl_z_gives_the_terminal_to_the_shell_until_fg() {
-    let bus = Bus::start(two_workers_on_a_socket());
-    let _puppets = bus.puppets::<2>();
-    let script = stopped_and_continued(&format!("{BUS} top --config {}", bus.config_path().display()));
-    let mut talk = Program::plan(&["-c", &script]).program_is("bash").at_terminal();
-    for is_back in [false, true] {
-        talk.shows("q quit");
-        talk.looks("a page of its own", |screen| screen.alternate_screen() && screen.hide_cursor());
-        if !is_back {
-            talk.types(CTRL_Z);
-            talk.looks("the shell", |screen| {
-                let is_of_shell = !screen.alternate_screen() && !screen.hide_cursor();
-                is_of_shell && screen.contents().contains("the turn of the shell")
-            });
-            talk.types("\r");
-        }
-    }
-    talk.types("q");
-    assert_eq!(talk.ends(), 0);
-}
-
-#[test]
-fn ctrl_z_keeps_what_was_typed_in_run() {
-    let script = stopped_and_continued(&format!("{BUS} run echo"));
-    let mut talk = Program::plan(&["-c", &script]).program_is("bash").at_terminal();
-    talk.shows("> ");
-    talk.types("half");
-    talk.shows("> half");
-    talk.types(CTRL_Z);
-    talk.shows("the turn of the shell");
-    talk.types("\r");
-    talk.shows_so("the line again", |screen| screen.trim_end().ends_with("> half"));
-    talk.types(" a line\r");
-    talk.shows_so("its answer", |screen| screen.contains("\nhalf a line"));
-    talk.types("\x04");
-    assert_eq!(talk.ends(), 0);
 }

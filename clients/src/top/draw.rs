@@ -48,7 +48,7 @@ const HELP: [(&str, &str); 12] = [
     ("R", "restart the selected process, or all of the pool"),
     ("x", "close the selected session"),
     ("?", "this help; any key closes it"),
-    ("q", "quit; Ctrl-C too; Ctrl-Z stops it until `fg`"),
+    ("q", "quit; Ctrl-C too"),
     ("", ""),
     ("LOAD", "open sessions, of as many as fit"),
     ("CPU", "100% is one core, since the last refresh"),

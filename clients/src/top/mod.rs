@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{self, Event};
 use rpc::text::replace_control;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -106,7 +106,6 @@ pub fn run(options: Options) -> Result<Ended, Fault> {
                     model.update(&status, sessions.as_ref(), at.duration_since(began).as_secs_f64());
                 }
                 Input::Lost(why) => model.on_lost(why),
-                Input::Terminal(Event::Key(key)) if is_ctrl_z(key) => screen.suspend().map_err(failed)?,
                 Input::Terminal(Event::Key(key)) => match model.press(key) {
                     KeyOutcome::Stay => {}
                     KeyOutcome::Quit => return Ok(Ended::Done),
@@ -119,10 +118,6 @@ pub fn run(options: Options) -> Result<Ended, Fault> {
             }
         }
     }
-}
-
-fn is_ctrl_z(key: KeyEvent) -> bool {
-    key.code == KeyCode::Char('z') && key.modifiers.contains(KeyModifiers::CONTROL)
 }
 
 /// Does what the user has asked for. Returns what came of it, for people.

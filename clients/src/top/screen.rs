@@ -11,8 +11,6 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::crossterm::{execute, queue};
 
-use crate::suspend::stop_until_continued;
-
 pub(super) struct Screen(pub(super) Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
@@ -27,18 +25,6 @@ impl Screen {
         let entered = execute!(stdout(), EnterAlternateScreen);
         let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
         terminal.map(Screen).inspect_err(|_| restore())
-    }
-}
-
-impl Screen {
-    /// Gives the terminal to the shell until the user comes back.
-    pub(super) fn suspend(&mut self) -> io::Result<()> {
-        restore();
-        stop_until_continued();
-        enable_raw_mode()?;
-        execute!(stdout(), EnterAlternateScreen)?;
-        // Nothing is left of what was drawn.
-        self.0.clear()
     }
 }
 

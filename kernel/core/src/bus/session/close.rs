@@ -42,8 +42,8 @@ impl Bus {
         self.close_at_agent(id, &agent);
     }
 
-    /// Tells the agent that a session is over, in which it does nothing any more. One that cannot close a session is told
-    /// to cancel.
+    /// Tells the agent that a session is over, in which it does nothing any more. One that cannot close a session is
+    /// told to cancel.
     pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &Token) {
         let Some(worker) = self.workers.get(id) else { return };
         match worker.ready_link() {
