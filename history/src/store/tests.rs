@@ -1,10 +1,11 @@
 //! Stories of the writer: sessions that are opened, killed, opened again, and disks that take nothing.
 
+mod disk;
+mod steps;
+
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::Path;
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -298,56 +299,27 @@ fn of_very_many_sessions_those_that_said_nothing_for_the_longest_time_are_closed
 }
 
 #[test]
-fn what_the_disk_took_and_may_have_lost_is_a_gap() {
+fn a_hundred_thousand_open_sessions_and_a_line_of_64_mib_take_little() {
     let dir = tempdir().unwrap();
     let mut store = store(dir.path());
-    store.opened(LABEL, header("A"));
-    store.heard(LABEL, says(0, "plan", "one"));
-    store.sync();
-    assert!(store.failing().is_none());
-    store.paper.sync_file = |_| Err(io::Error::from_raw_os_error(nix::libc::EIO));
-    store.heard(LABEL, says(1, "plan", "two"));
-    store.heard(LABEL, says(2, "plan", "three"));
-    store.sync();
-    let why = store.failing().unwrap().to_owned();
-    assert!(why.contains("os error 5"), "{why}");
-    // As long as the disk does not say that all is well, the status says so.
-    store.sync();
-    store.heard(LABEL, says(3, "plan", "four"));
-    assert!(store.failing().is_some());
-    store.paper.sync_file = File::sync_data;
-    store.sync();
-    assert!(store.failing().is_none());
-    assert_eq!(shown(&read(dir.path())), ["one", "two", "three", "gap 2", "four"]);
-    assert_eq!((store.counted().missed, store.counted().gaps), (2, 1));
-    // Also when the session ends with it.
-    store.paper.sync_file = |_| Err(io::Error::from_raw_os_error(nix::libc::ENOSPC));
-    store.heard(LABEL, says(4, "plan", "five"));
-    store.ended(LABEL, String::new(), 0, None);
-    // That it was closed is no line of it.
-    assert!(store.failing().is_some() && store.counted().missed == 3);
-    assert_eq!(shown(&read(dir.path()))[5..], ["five", "closed"]);
-    store.paper.sync_file = File::sync_data;
+    store.paper.sync_file = |_| Ok(());
+    for number in 0..100_000 {
+        store.opened(&number.to_string(), Header { agent_session: number.to_string(), ..header("A") });
+    }
     store.knows_all();
-    assert!(store.is_owing() && store.open_ids().unwrap().contains(&SessionId::of("p", None, "../a")));
-    store.sync();
-    assert!(!store.is_owing() && store.failing().is_none());
-    assert_eq!(shown(&read(dir.path()))[5..], ["five", "closed", "gap 1", "closed"]);
-}
-
-fn full(_: &mut File, _: &[u8]) -> (usize, io::Result<()>) {
-    (0, Err(io::Error::from_raw_os_error(nix::libc::ENOSPC)))
-}
-
-/// Takes a part of it before the disk is full.
-fn nearly_full(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let part = bytes.len() * 2 / 3;
-    file.write_all(&bytes[..part]).unwrap();
-    (part, Err(io::Error::from_raw_os_error(nix::libc::ENOSPC)))
-}
-
-fn sync_fails(_: &File) -> io::Result<()> {
-    Err(io::Error::from_raw_os_error(nix::libc::EIO))
+    assert!(store.len() == 100_000 && store.open_ids().unwrap().len() == 100_000);
+    assert!(store.folder().list().unwrap().is_empty() && store.open_files.is_empty());
+    for number in (0..100_000).step_by(500) {
+        store.heard(&number.to_string(), says(0, "agent_message_chunk", "one"));
+    }
+    store.opened(LABEL, header("A"));
+    store.heard(LABEL, says(0, "plan", &"y".repeat(64 << 20)));
+    store.leave();
+    let files = store.folder().list().unwrap();
+    assert_eq!((files.len(), files.iter().filter(|file| file.bytes > 4096).count()), (201, 1));
+    // As much of a string is kept as of any other.
+    let (bytes, entries) = (store.counted().bytes, read(dir.path()).entries);
+    assert!(bytes < 2 << 20 && entries.len() == 1 && entries[0].cut > Some(62 << 20));
 }
 
 /// A life that was written to its end, and a writer of the next one.
@@ -360,200 +332,6 @@ fn in_a_second_life(path: &Path) -> Store {
     let mut second = store(path);
     second.opened(LABEL, of_life("B", "2.1"));
     second
-}
-
-/// The bus tells a new writer all lines of the second life, which has so many.
-fn told_again(path: &Path, lines: u64) -> Vec<String> {
-    let mut third = store(path);
-    third.opened(LABEL, of_life("B", "2.1"));
-    for n in 0..lines {
-        third.heard(LABEL, Heard { is_again: true, ..says(n, "plan", &format!("new {n}")) });
-    }
-    shown(&read(path))
-}
-
-#[test]
-fn a_life_that_could_not_be_begun_is_begun_as_soon_as_something_is_written() {
-    let dir = tempdir().unwrap();
-    let mut second = in_a_second_life(dir.path());
-    let append = std::mem::replace(&mut second.paper.append, full);
-    second.heard(LABEL, says(0, "plan", "new 0"));
-    second.paper.append = append;
-    second.heard(LABEL, says(1, "plan", "new 1"));
-    drop(second);
-    let expected = ["one", "two", "closed", "reopened B.a", "gap 1", "new 1"];
-    assert_eq!(shown(&read(dir.path())), expected);
-    assert_eq!(told_again(dir.path(), 2), expected);
-}
-
-#[test]
-fn a_life_whose_beginning_the_disk_has_lost_is_begun_once_more() {
-    let dir = tempdir().unwrap();
-    let mut second = in_a_second_life(dir.path());
-    let before = length(dir.path());
-    second.heard(LABEL, says(0, "plan", "new 0"));
-    second.paper.sync_file = sync_fails;
-    second.sync();
-    File::options().write(true).open(file_of(dir.path())).unwrap().set_len(before).unwrap();
-    second.heard(LABEL, says(1, "plan", "new 1"));
-    drop(second);
-    let expected = ["one", "two", "closed", "reopened B.a", "gap 1", "new 1"];
-    assert_eq!(shown(&read(dir.path())), expected);
-    assert_eq!(told_again(dir.path(), 2), expected);
-}
-
-#[test]
-fn a_header_that_the_disk_has_lost_is_written_once_more() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    store.opened(LABEL, header("A"));
-    store.heard(LABEL, says(0, "plan", "one"));
-    store.paper.sync_file = sync_fails;
-    store.sync();
-    store.heard(LABEL, says(1, "plan", "two"));
-    let transcript = read(dir.path());
-    assert_eq!(
-        (shown(&transcript), transcript.bad_lines),
-        (vec!["one".into(), "gap 1".into(), "two".into()], 0)
-    );
-    store.sync();
-    File::options().write(true).open(file_of(dir.path())).unwrap().set_len(0).unwrap();
-    store.heard(LABEL, says(2, "plan", "three"));
-    let transcript = read(dir.path());
-    assert_eq!(
-        (shown(&transcript), transcript.header),
-        (vec!["gap 2".into(), "three".into()], Some(header("A")))
-    );
-}
-
-#[test]
-fn what_a_session_ends_with_is_written_when_the_disk_takes_it_again() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    store.opened(LABEL, header("A"));
-    store.heard(LABEL, says(0, "plan", "one"));
-    let append = std::mem::replace(&mut store.paper.append, full);
-    store.heard(LABEL, says(1, "plan", "two"));
-    store.ended(LABEL, "2026-11-18T09:00:00.000Z".into(), 2, None);
-    assert!(store.is_owing() && store.failing().is_some() && store.counted().sessions == 0);
-    store.sync();
-    assert_eq!(shown(&read(dir.path())), ["one"]);
-    // It stays in its order also when the session goes on meanwhile.
-    store.opened(LABEL, header("B"));
-    store.heard(LABEL, says(0, "plan", "three"));
-    assert!(!store.is_owing());
-    store.paper.append = append;
-    store.heard(LABEL, says(1, "plan", "four"));
-    let transcript = read(dir.path());
-    assert_eq!(shown(&transcript), ["one", "gap 3", "closed", "reopened B.a", "gap 1", "four"]);
-    assert_eq!(transcript.entries[1].at, "2026-11-18T09:00:00.000Z");
-    assert_eq!((store.counted().missed, store.counted().sessions), (4, 1));
-    store.paper.append = full;
-    store.ended(LABEL, String::new(), 1, None);
-    store.paper.append = append;
-    store.sync();
-    assert!(!store.is_owing() && store.failing().is_none());
-    assert_eq!(shown(&read(dir.path()))[6..], ["gap 1", "closed"]);
-    // Who has removed a transcript does not want the end of it.
-    store.opened(LABEL, header("C"));
-    store.heard(LABEL, says(0, "plan", "five"));
-    store.paper.append = full;
-    store.ended(LABEL, String::new(), 1, None);
-    store.paper.append = append;
-    fs::remove_file(file_of(dir.path())).unwrap();
-    store.sync();
-    assert!(!store.is_owing() && store.folder().list().unwrap().is_empty());
-}
-
-#[test]
-fn a_session_of_which_nothing_could_be_written_is_one_gap_in_its_next_life() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    store.opened(LABEL, of_life("A", "1.1"));
-    let append = std::mem::replace(&mut store.paper.append, full);
-    store.heard(LABEL, says(0, "plan", "one"));
-    store.heard(LABEL, says(1, "plan", "two"));
-    store.ended(LABEL, String::new(), 0, None);
-    store.opened(LABEL, of_life("B", "2.1"));
-    store.paper.append = append;
-    store.heard(LABEL, says(0, "plan", "new 0"));
-    let transcript = read(dir.path());
-    assert_eq!(
-        (shown(&transcript), transcript.header),
-        (vec!["gap 2".into(), "new 0".into()], Some(of_life("B", "2.1")))
-    );
-    drop(store);
-    assert_eq!(told_again(dir.path(), 1), ["gap 2", "new 0"]);
-}
-
-#[test]
-fn what_waits_for_a_disk_is_bounded() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    let append = std::mem::replace(&mut store.paper.append, full);
-    for number in 0..OWED_MAX + 10 {
-        store.opened(LABEL, Header { agent_session: number.to_string(), ..header("A") });
-        store.heard(LABEL, says(0, "plan", "lost"));
-    }
-    store.ended(LABEL, String::new(), 0, None);
-    assert_eq!(store.owed.len(), OWED_MAX);
-    // Neither does one that is opened again and again grow.
-    for n in 0..200 {
-        store.opened(LABEL, of_life("A", &n.to_string()));
-        store.heard(LABEL, says(0, "plan", "lost"));
-    }
-    store.ended(LABEL, String::new(), 0, None);
-    assert!(store.owed.iter().all(|session| session.debt.len() <= 64));
-    store.paper.append = append;
-    store.sync();
-    assert!(store.owed.is_empty() && store.failing().is_none());
-    let gaps = shown(&read(dir.path()))
-        .into_iter()
-        .filter_map(|text| text.strip_prefix("gap ")?.parse::<u64>().ok());
-    assert_eq!(gaps.sum::<u64>(), 200);
-}
-
-#[test]
-fn a_writer_that_leaves_says_what_is_missing() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    store.opened(LABEL, header("A"));
-    store.heard(LABEL, says(0, "plan", "one"));
-    let append = std::mem::replace(&mut store.paper.append, full);
-    store.heard(LABEL, says(1, "plan", "two"));
-    store.paper.append = append;
-    store.leave();
-    assert_eq!(shown(&read(dir.path())), ["one", "gap 1"]);
-    // What the disk says at the last moment is not lost either, and nothing stands there twice.
-    store.heard(LABEL, says(2, "plan", "three"));
-    store.sync();
-    store.heard(LABEL, says(3, "agent_message_chunk", "four"));
-    store.paper.sync_file = |_| {
-        static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let is_first = CALLS.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
-        if is_first { Err(io::Error::from_raw_os_error(nix::libc::EIO)) } else { Ok(()) }
-    };
-    store.leave();
-    assert_eq!(shown(&read(dir.path())), ["one", "gap 1", "three", "four", "gap 1"]);
-    assert!(store.failing().is_none());
-}
-
-#[test]
-fn what_was_taken_of_a_write_that_failed_is_not_missing() {
-    let dir = tempdir().unwrap();
-    let mut store = store(dir.path());
-    store.opened(LABEL, header("A"));
-    store.heard(LABEL, says(0, "available_commands_update", "commands"));
-    store.heard(LABEL, says(1, "available_commands_update", "commands again"));
-    let append = std::mem::replace(&mut store.paper.append, nearly_full);
-    store.heard(LABEL, says(2, "plan", "one"));
-    store.paper.append = append;
-    store.heard(LABEL, says(3, "plan", "two"));
-    let transcript = read(dir.path());
-    let (texts, missed) = (shown(&transcript), store.counted().missed);
-    assert_eq!(transcript.header, Some(header("A")));
-    assert_eq!(texts.len() as u64 - 1 + missed, 4, "{texts:?}");
-    assert!(texts[0] == "commands" && texts.contains(&format!("gap {missed}")), "{texts:?}");
 }
 
 #[test]
@@ -578,47 +356,6 @@ fn what_is_only_set_begins_no_file() {
     assert_eq!(store.counted().missed, 2);
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    /// The agent says something, as a chunk or whole.
-    Say { is_chunk: bool },
-    /// The program is killed, and only this part of its last write is on disk.
-    Kill { part: f64 },
-    /// The program ends, and another takes its place.
-    Leave,
-    /// The agent says something while the disk takes nothing, or only a part of it.
-    Fail { is_chunk: bool, is_part: bool },
-    /// The disk says that it has lost what it took since it last said that all is well.
-    Lose,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => any::<bool>().prop_map(|is_chunk| Step::Say { is_chunk }),
-        1 => (0.0..1.0f64).prop_map(|part| Step::Kill { part }),
-        1 => Just(Step::Leave),
-        1 => any::<[bool; 2]>().prop_map(|[is_chunk, is_part]| Step::Fail { is_chunk, is_part }),
-        1 => Just(Step::Lose),
-    ]
-}
-
-/// Does this while the disk takes nothing, or only a part of it.
-fn failing(writer: &mut Store, is_part: bool, act: impl FnOnce(&mut Store)) {
-    let append = std::mem::replace(&mut writer.paper.append, if is_part { nearly_full } else { full });
-    act(writer);
-    writer.paper.append = append;
-}
-
-/// The disk loses all that it took after it had so many bytes.
-fn loses(writer: &mut Store, path: &Path, synced: u64) {
-    writer.paper.sync_file = sync_fails;
-    writer.sync();
-    writer.paper.sync_file = File::sync_data;
-    if length(path) > synced {
-        File::options().write(true).open(file_of(path)).unwrap().set_len(synced).unwrap();
-    }
-}
-
 fn length(path: &Path) -> u64 {
     fs::metadata(file_of(path)).map_or(0, |it| it.len())
 }
@@ -638,71 +375,6 @@ fn a_last_line_without_its_newline_is_there_or_missing_but_not_both() {
     writer.opened(LABEL, header("A"));
     writer.heard(LABEL, says(2, "plan", "2"));
     assert_eq!(shown(&read(path)), ["0", "1", "2"]);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
-    /// However often the writer is killed: nothing is doubled, nothing is out of order, and what is missing is a gap of
-    /// exactly that size.
-    #[test]
-    fn what_is_missing_is_a_gap(steps in prop::collection::vec(step(), 0..40)) {
-        let dir = tempdir().unwrap();
-        let path = dir.path();
-        let again = || {
-            let mut writer = store(path);
-            writer.opened(LABEL, header("A"));
-            writer
-        };
-        let mut writer = again();
-        writer.heard(LABEL, says(0, "plan", "0"));
-        // How much of the file was there before the last write, and how much is on disk for sure.
-        let (mut said, mut safe, mut synced) = (1, length(path), 0);
-        for step in steps {
-            let before = length(path);
-            match step {
-                Step::Say { is_chunk } => {
-                    let kind = if is_chunk { "agent_message_chunk" } else { "plan" };
-                    writer.heard(LABEL, says(said, kind, &format!("{said} ")));
-                    said += 1;
-                    safe = before;
-                }
-                Step::Kill { part } => {
-                    drop(writer);
-                    let left = safe + ((before - safe) as f64 * part) as u64;
-                    File::options().write(true).open(file_of(path)).unwrap().set_len(left).unwrap();
-                    (writer, safe, synced) = (again(), left, left);
-                }
-                Step::Leave => {
-                    writer.leave();
-                    (writer, safe, synced) = (again(), length(path), length(path));
-                }
-                Step::Fail { is_chunk, is_part } => {
-                    let kind = if is_chunk { "agent_message_chunk" } else { "plan" };
-                    let heard = says(said, kind, &format!("{said} "));
-                    failing(&mut writer, is_part, |writer| _ = writer.heard(LABEL, heard));
-                    said += 1;
-                    safe = before;
-                }
-                Step::Lose => {
-                    loses(&mut writer, path, synced);
-                    safe = length(path);
-                }
-            }
-        }
-        writer.heard(LABEL, says(said, "plan", &said.to_string()));
-        let mut next = 0;
-        for text in shown(&read(path)) {
-            if let Some(lines) = text.strip_prefix("gap ") {
-                next += lines.parse::<u64>().unwrap();
-                continue;
-            }
-            for number in text.split_whitespace() {
-                prop_assert_eq!(number.parse::<u64>().unwrap(), next);
-                next += 1;
-            }
-        }
-        prop_assert_eq!(next, said + 1);
-    }
 }
 
 /// All pages of what was said before this line, as texts, with how many lines they have and whether nothing is missing.
@@ -796,155 +468,5 @@ fn the_end_of_what_was_said_in_earlier_lives_is_told() {
             cursor = answer["params"]["cursor"].as_str().unwrap().to_owned();
         }
         assert!((lines, pages > 1) == (2, true), "{lines} lines on {pages} pages");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
-    /// A bus tells the next writer all that its log still has: what is on disk is not doubled, what was in the log is
-    /// there, and only what neither had is a gap.
-    #[test]
-    fn what_the_bus_tells_again_is_written_once(
-        steps in prop::collection::vec(step(), 0..40),
-        log_lines in 0..12u64
-    ) {
-        let dir = tempdir().unwrap();
-        let path = dir.path();
-        let kind = |n: u64| if n.is_multiple_of(3) { "plan" } else { "agent_message_chunk" };
-        let again = |said: u64| {
-            let mut writer = store(path);
-            writer.opened(LABEL, header("A"));
-            for n in said.saturating_sub(log_lines)..said {
-                writer.heard(LABEL, Heard { is_again: true, ..says(n, kind(n), &format!("{n} ")) });
-            }
-            writer
-        };
-        let mut writer = again(0);
-        let (mut said, mut safe, mut synced, mut lost) = (0, 0, 0, 0);
-        for step in steps {
-            let before = length(path);
-            match step {
-                Step::Say { .. } => {
-                    writer.heard(LABEL, says(said, kind(said), &format!("{said} ")));
-                    said += 1;
-                    safe = before;
-                }
-                Step::Kill { part } => {
-                    drop(writer);
-                    let left = safe + ((before - safe) as f64 * part) as u64;
-                    if before > 0 {
-                        File::options().write(true).open(file_of(path)).unwrap().set_len(left).unwrap();
-                    }
-                    synced = length(path);
-                    writer = again(said);
-                    safe = length(path);
-                    lost += 1;
-                }
-                Step::Leave => {
-                    writer.leave();
-                    synced = length(path);
-                    writer = again(said);
-                    safe = length(path);
-                }
-                Step::Fail { is_part, .. } => {
-                    let heard = says(said, kind(said), &format!("{said} "));
-                    failing(&mut writer, is_part, |writer| _ = writer.heard(LABEL, heard));
-                    (said, safe, lost) = (said + 1, before, lost + 1);
-                }
-                Step::Lose => {
-                    loses(&mut writer, path, synced);
-                    (safe, lost) = (length(path), lost + 1);
-                }
-            }
-        }
-        writer.heard(LABEL, says(said, "plan", &format!("{said} ")));
-        let (mut next, mut missing) = (0, 0);
-        for text in shown(&read(path)) {
-            if let Some(lines) = text.strip_prefix("gap ") {
-                next += lines.parse::<u64>().unwrap();
-                missing += lines.parse::<u64>().unwrap();
-                continue;
-            }
-            for number in text.split_whitespace() {
-                prop_assert_eq!(number.parse::<u64>().unwrap(), next);
-                next += 1;
-            }
-        }
-        prop_assert_eq!(next, said + 1);
-        prop_assert!(missing == 0 || lost > 0 || log_lines == 0);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
-    /// A session lives several times, and each writer is told all of its life that it is in. Whatever the disk does,
-    /// nothing is doubled or out of order, and what is missing is a gap of that size; only who is killed takes what it
-    /// could not write down with it.
-    #[test]
-    fn lives_are_told_apart_whatever_the_disk_does(
-        steps in prop::collection::vec((step(), any::<bool>()), 0..40),
-    ) {
-        let dir = tempdir().unwrap();
-        let path = dir.path();
-        let begins = |writer: &mut Store, life: u64, from: u64, upto: u64| {
-            writer.opened(LABEL, of_life(&format!("B{life}"), &format!("{life}.1")));
-            for n in from..upto {
-                writer.heard(LABEL, Heard { is_again: true, ..says(n - from, "plan", &format!("{n} ")) });
-            }
-        };
-        let mut writer = store(path);
-        begins(&mut writer, 0, 0, 0);
-        let (mut said, mut life, mut from, mut synced, mut is_killed) = (0, 0, 0, 0, false);
-        for (step, ends) in steps {
-            match step {
-                Step::Say { .. } => {
-                    writer.heard(LABEL, says(said - from, "plan", &format!("{said} ")));
-                    said += 1;
-                }
-                Step::Kill { part } => {
-                    drop(writer);
-                    let left = synced + (length(path).saturating_sub(synced) as f64 * part) as u64;
-                    if length(path) > 0 {
-                        File::options().write(true).open(file_of(path)).unwrap().set_len(left).unwrap();
-                    }
-                    (writer, synced, is_killed) = (store(path), length(path), true);
-                    begins(&mut writer, life, from, said);
-                }
-                Step::Leave => {
-                    writer.leave();
-                    (writer, synced) = (store(path), length(path));
-                    begins(&mut writer, life, from, said);
-                }
-                Step::Fail { is_part, .. } => {
-                    let heard = says(said - from, "plan", &format!("{said} "));
-                    failing(&mut writer, is_part, |writer| {
-                        writer.heard(LABEL, heard);
-                        if ends {
-                            writer.ended(LABEL, String::new(), 0, None);
-                        }
-                    });
-                    said += 1;
-                    if ends {
-                        (life, from) = (life + 1, said);
-                        begins(&mut writer, life, from, said);
-                        // The end of a session is made safe at once, or as soon as it goes on.
-                        synced = length(path);
-                    }
-                }
-                Step::Lose => loses(&mut writer, path, synced),
-            }
-        }
-        writer.heard(LABEL, says(said - from, "plan", &format!("{said} ")));
-        let (mut next, mut missing) = (0, 0);
-        for text in shown(&read(path)) {
-            if let Some(lines) = text.strip_prefix("gap ") {
-                missing += lines.parse::<u64>().unwrap();
-            } else if let Ok(number) = text.trim_end().parse::<u64>() {
-                prop_assert!(number >= next, "{} after {}", number, next);
-                prop_assert!(is_killed || number == next + missing, "{} after {} and {}", number, next, missing);
-                (next, missing) = (number + 1, 0);
-            }
-        }
-        prop_assert_eq!(next, said + 1);
     }
 }
