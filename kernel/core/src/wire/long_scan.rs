@@ -91,8 +91,11 @@ pub(crate) struct LongScan {
     container_depth: usize,
     /// The field whose value comes next or is being read, if it is one.
     field: Option<Field>,
-    /// How often the top-level key `id` has occurred.
+    /// How often the top-level key `id` has occurred, and whether it is that of the current member.
     ids: usize,
+    is_id: bool,
+    /// The last value of that key, as far as it was read, if it is a string or a number.
+    id: Option<Span>,
     /// The position of the opening quote of the current or the last string, and where it ended if it was a key.
     quote: usize,
     key_end: usize,
@@ -125,6 +128,8 @@ impl Default for LongScan {
             container_depth: usize::MAX,
             field: None,
             ids: 0,
+            is_id: false,
+            id: None,
             quote: 0,
             key_end: 0,
             plain: true,
@@ -184,23 +189,21 @@ impl LongScan {
     /// What the partial scan says of the bytes before `at`, which are valid so far.
     fn partial_before(&self, line: &[u8]) -> PartialScan {
         let has = |field: Field| self.found.seen & 1 << field as usize != 0;
-        let id = self.found.spans[Field::Id as usize];
         let id_is_read = matches!(self.phase, Phase::String { is_key: false } | Phase::Number(_));
         let is_top = self.depth == 1 && self.is_object();
-        let id = match self.found.firsts[Field::Id as usize] {
-            _ if self.ids != 1 => None,
-            first if !starts_string_or_number(first) => None,
-            _ if is_top && id_is_read && self.field == Some(Field::Id) => {
-                Some((id.start as usize, &line[id.start as usize..self.at], false))
+        let id = self.id.map(|id| {
+            let start = id.start as usize;
+            if is_top && id_is_read && self.is_id {
+                return (start, &line[start..self.at], false);
             }
             // Whatever follows a number at once would belong to it.
-            first => Some((id.start as usize, id.of(line), first == b'"' || id.end as usize != self.at)),
-        };
+            (start, id.of(line), line[start] == b'"' || id.end as usize != self.at)
+        });
         let next = match self.phase {
             Phase::Key | Phase::KeyOrEnd if is_top => Next::Key,
             Phase::String { is_key: true } if is_top => Next::RestOfKey(&line[self.quote..self.at]),
             Phase::Colon if is_top => Next::Colon(&line[self.quote..self.key_end]),
-            Phase::Value if is_top && self.field == Some(Field::Id) => Next::Id,
+            Phase::Value if is_top && self.is_id => Next::Id,
             _ => Next::Other,
         };
         PartialScan::resumed(Known {
@@ -318,10 +321,14 @@ impl LongScan {
     fn record_key(&mut self, line: &[u8]) {
         let token = &line[self.quote..self.key_end];
         let name = &token[1..token.len() - 1];
-        let plain = self.plain && name.is_ascii();
         let may_be_field = name.len() <= KEY_BYTES_MAX;
+        let plain = may_be_field && self.plain && name.is_ascii();
         let key = Key { token, name, plain };
-        self.ids += usize::from(self.container == Container::Top && name == b"id");
+        self.is_id = self.container == Container::Top && name == b"id";
+        if self.is_id {
+            self.ids += 1;
+            self.id = None;
+        }
         self.field = if may_be_field { self.found.record_key(self.container, key) } else { None };
     }
 
@@ -332,6 +339,9 @@ impl LongScan {
         if let Some(field) = field {
             self.found.firsts[field as usize] = byte;
             self.found.spans[field as usize] = Span::new(self.at, self.at);
+        }
+        if self.is_id && self.depth == 1 && starts_string_or_number(byte) {
+            self.id = Some(Span::new(self.at, self.at));
         }
         match byte {
             b'"' => {
@@ -449,6 +459,12 @@ impl LongScan {
     #[inline]
     fn end_value(&mut self) {
         self.phase = if self.depth == 0 { Phase::End } else { Phase::AfterValue };
+        if self.is_id
+            && self.depth == 1
+            && let Some(id) = &mut self.id
+        {
+            id.end = self.at as u32;
+        }
         if self.depth == self.container_depth
             && let Some(field) = self.field.take()
         {

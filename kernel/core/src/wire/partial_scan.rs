@@ -68,8 +68,8 @@ pub(crate) struct Known<'a> {
     pub(crate) in_string: bool,
     /// How often the top-level key `id` has occurred.
     pub(crate) ids: usize,
-    /// Where the value of the only one begins, as much of it as was read, and whether that is all, if it is a string
-    /// or a number.
+    /// Where the last value of it begins, as much of it as was read, and whether that is all, if it is a string or a
+    /// number.
     pub(crate) id: Option<(usize, &'a [u8], bool)>,
     pub(crate) has_method: bool,
     pub(crate) has_outcome: bool,

@@ -334,7 +334,7 @@ fn an_answer_that_is_too_long_to_be_read_again_is_the_one_that_counts() {
 
 #[test]
 fn a_long_line_is_checked_as_a_short_one() {
-    let (mut bus, ann, ben, worker, session) = in_one_session(Limits::default());
+    let (mut bus, ann, _, worker, session) = in_one_session(Limits::default());
     let text = "x\\u00e9é".repeat(LONG_LINE_BYTES / 4);
     for piece in [999, 65_536, 1 << 20] {
         let params = format!(r#"{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}"#);
@@ -353,12 +353,10 @@ fn a_long_line_is_checked_as_a_short_one() {
         bus.sends_in_pieces(ann, &broken, piece);
         assert_eq!(bus.sees_json(ann)["error"]["code"], -32700);
         // White space is no line, however much of it there is, and may stand before one.
-        bus.sends_in_pieces(ann, format!("{:1$}\n", "", LONG_LINE_BYTES * 2).as_bytes(), piece);
-        let blank = format!("{:1$}{2}", "", LONG_LINE_BYTES * 2, line("}"));
-        bus.sends_in_pieces(ann, blank.as_bytes(), piece);
+        let blank = " ".repeat(LONG_LINE_BYTES * 2);
+        bus.sends_in_pieces(ann, format!("{blank}\n{blank}{}", line("}")).as_bytes(), piece);
         bus.answers(worker, "any/thing", "2");
         assert_eq!(bus.sees_json(ann)["result"], 2);
-        bus.sees_nothing(ben);
     }
     bus.bus.check_invariants();
 }

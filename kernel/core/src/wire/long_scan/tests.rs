@@ -135,6 +135,19 @@ fn long_texts_and_characters_that_are_cut_in_two_are_checked() {
 }
 
 #[test]
+fn an_id_that_occurs_twice_is_followed_as_the_partial_scan_follows_it() {
+    for line in [
+        r#"{"id":"s","id":123"456,","error":{}}"#,
+        r#"{"id":1,"id":"a"b","result":1}x"#,
+        r#"{"id":12x,"result":1}"#,
+        r#"{"id":{"id":1},"id":-1.5e"#,
+    ] {
+        agrees(line.as_bytes(), &[1]);
+        agrees(line.as_bytes(), &[7, 2]);
+    }
+}
+
+#[test]
 fn blank_lines_are_known() {
     let mut scan = LongScan::default();
     assert!(scan.is_blank());
