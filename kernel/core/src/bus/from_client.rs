@@ -199,7 +199,13 @@ impl Bus {
                 client.set_handshake(handshake, &mut self.held);
             }
         }
-        let worker_id = self.worker_for_request(link, pool)?;
+        let chosen = self.worker_for_request(link, pool);
+        if chosen.is_err()
+            && let Some(client) = self.clients.get_mut(link)
+        {
+            client.keep_agreed(&mut self.held);
+        }
+        let worker_id = chosen?;
         let caller = self.clients.find(link)?.endpoint;
         self.check_backlog(worker_id, link)?;
         let Some(worker) = self.workers.get_mut(worker_id) else { return Err(RpcError::unknown_session()) };

@@ -132,6 +132,13 @@ impl Client {
         self.count(held);
     }
 
+    /// No worker is there for its newest handshake: it keeps the one that was answered, if there is one.
+    pub(crate) fn keep_agreed(&mut self, held: &mut HeldBytes) {
+        if !self.agreed.is_plain() && enabled(Check::RefusedHandshake) {
+            self.set_handshake(self.agreed.clone(), held);
+        }
+    }
+
     pub(crate) fn set_filter_bytes(&mut self, bytes: usize, held: &mut HeldBytes) {
         self.filter_bytes = bytes;
         self.count(held);

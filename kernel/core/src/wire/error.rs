@@ -208,6 +208,24 @@ impl RpcError {
         .with("raise", "max_sessions")
     }
 
+    /// One of several clients has so many processes of the pool, by other capabilities, that the last `free` are for
+    /// others.
+    pub(crate) fn processes_of_others(
+        pool: &PoolConfig,
+        processes: usize,
+        free: usize,
+        own: usize,
+    ) -> RpcError {
+        let (id, most) = (&pool.id, pool.max_instances);
+        RpcError::busy(format!(
+            "the last {free} of {most} processes of the pool {id} are left to other clients: this one has {own} by \
+             other capabilities; raise max_instances of the pool"
+        ))
+        .with("pool", &**id)
+        .with("processes", processes)
+        .with("raise", "max_instances")
+    }
+
     /// The pool has no process for a client, and may start none. `raise`: the key that would allow it.
     pub(crate) fn no_place(pool: &PoolConfig, processes: usize, raise: &'static str) -> RpcError {
         let (id, most) = (&pool.id, pool.max_sessions);
