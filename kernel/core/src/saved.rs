@@ -2,8 +2,8 @@
 //!
 //! The form is MessagePack with the names of all fields, so that another version of the bus skips what it does not
 //! know. What there are thousands of and never changes, such as an id, is an array without names, and what is none is
-//! left out: both are read by every version. What is only a memory of work done, such as buffers and prefixes of lines, is not saved, and what depends on
-//! the random keys of a hash table is made again.
+//! left out: both are read by every version. What is only a memory of work done, such as buffers and prefixes of lines,
+//! is not saved, and what depends on the random keys of a hash table is made again.
 
 use std::ops::RangeInclusive;
 

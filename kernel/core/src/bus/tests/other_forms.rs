@@ -36,7 +36,10 @@ impl Any {
             Any::List(items) => items.iter_mut().map(|item| item.each_struct(change)).sum(),
             Any::Map(fields) => {
                 let inside: usize = fields.iter_mut().map(|(_, value)| value.each_struct(change)).sum();
-                let is_field = |key: &Any| matches!(key, Any::Text(name) if name.starts_with(|first: char| first.is_ascii_lowercase()));
+                let is_field = |key: &Any| match key {
+                    Any::Text(name) => name.starts_with(|first: char| first.is_ascii_lowercase()),
+                    _ => false,
+                };
                 let is_time = fields.iter().any(|(key, _)| *key == Any::Text("nanos".to_owned()));
                 let is_struct = !fields.is_empty() && !is_time && fields.iter().all(|(key, _)| is_field(key));
                 if is_struct {
