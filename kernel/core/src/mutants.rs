@@ -219,6 +219,14 @@ pub enum Check {
     TracePayloads,
     /// Requests to the bus itself are not traced.
     TraceInternal,
+    /// Who has which session is looked up again in a bus that was restored.
+    RestoredIndex,
+    /// The copy of a log stands behind those that were made before.
+    CopyPlace,
+    /// Half a line of a peer is saved.
+    SavedHalfLine,
+    /// The random stream of tags goes on in a bus that was restored.
+    SavedTags,
 }
 
 impl Check {
@@ -331,7 +339,15 @@ impl Check {
         Check::TraceBound,
         Check::TracePayloads,
         Check::TraceInternal,
+        Check::RestoredIndex,
+        Check::CopyPlace,
+        Check::SavedHalfLine,
+        Check::SavedTags,
     ];
+
+    /// Those that count only where a bus is saved and restored.
+    pub const OF_UPGRADES: &[Check] =
+        &[Check::RestoredIndex, Check::CopyPlace, Check::SavedHalfLine, Check::SavedTags];
 }
 
 #[cfg(not(feature = "mutants"))]

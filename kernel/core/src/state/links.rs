@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::api::{Action, Moment};
 use crate::id::{Arena, Link, WorkerId};
@@ -72,9 +72,15 @@ pub(crate) struct Peer {
 /// What has come from a peer: its unfinished line, and how its last lines began.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Input {
+    #[serde(serialize_with = "half_line")]
     pub(crate) lines: LineBuffer,
     #[serde(skip)]
     pub(crate) prefixes: PrefixCache,
+}
+
+/// What has come of a line that has not ended.
+fn half_line<S: Serializer>(lines: &LineBuffer, to: S) -> Result<S::Ok, S::Error> {
+    if enabled(Check::SavedHalfLine) { lines.serialize(to) } else { LineBuffer::default().serialize(to) }
 }
 
 /// A line for several queues, and the buffer that they shared before.

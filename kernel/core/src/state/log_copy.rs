@@ -11,6 +11,8 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
+use crate::mutants::{Check, enabled};
+
 /// Memory that the program before has left.
 pub type LeftMemory = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
@@ -38,7 +40,7 @@ pub struct LogCopy {
 impl LogCopy {
     /// These bytes of a log, counted from the first that it ever had, are copied next.
     pub(crate) fn add(&mut self, range: Range<u64>) -> Copied {
-        let at = self.length;
+        let at = if enabled(Check::CopyPlace) { self.length } else { 0 };
         self.length += range.end - range.start;
         Copied { token: Arc::downgrade(&self.token), at, range }
     }
