@@ -84,9 +84,10 @@ impl LongLine {
         self.scan.feed(line.strip_suffix(b"\r").unwrap_or(line));
     }
 
-    /// Whether nothing but white space has come.
+    /// Whether nothing but white space has come. Of a line that was restored nothing is scanned yet.
     pub(crate) fn is_blank(&self) -> bool {
-        self.scan.is_blank()
+        let unread = &self.buffer[self.scan.bytes_fed()..self.end.unwrap_or(self.length)];
+        self.scan.is_blank() && unread.iter().all(u8::is_ascii_whitespace)
     }
 
     /// The same for the white space of JSON alone.

@@ -166,6 +166,10 @@ impl LongScan {
         }
     }
 
+    pub(crate) fn bytes_fed(&self) -> usize {
+        self.fed
+    }
+
     /// Whether nothing but white space has come.
     pub(crate) fn is_blank(&self) -> bool {
         self.blank == self.fed
