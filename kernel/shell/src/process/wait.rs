@@ -55,8 +55,8 @@ mod tests {
     }
 
     /// Two processes that want the same processor wait for each other, and both are below the one that is asked for.
-    #[test]
     #[cfg(target_os = "linux")]
+    #[test]
     fn processes_below_it_count() {
         let spin = "(while :; do :; done) &";
         let script = format!("taskset -p -c 0 $$ >/dev/null || exit; {spin} {spin} echo; wait");

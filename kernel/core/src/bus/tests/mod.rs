@@ -12,6 +12,7 @@ mod flow_control;
 mod guests;
 mod keep;
 mod kept_bytes;
+mod left;
 mod leftover;
 mod lists;
 mod load;
