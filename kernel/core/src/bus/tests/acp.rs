@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, limited, pool};
+use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, pool};
 use crate::config::Mode;
 
 #[test]

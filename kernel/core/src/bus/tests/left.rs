@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, limited, pool};
-use crate::config::Mode;
+use super::{Config, Event, Limits, PoolConfig, TestBus, limited, pool};
 
 #[test]
 fn a_session_is_kept_for_a_client_that_comes_back() {
