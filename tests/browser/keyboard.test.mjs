@@ -44,6 +44,13 @@ async function reach(page, selector, key = "Tab") {
   assert.fail(`${selector} is not reached by ${key}`);
 }
 
+/** Opens a session whose turn is over, with the focus in its box, where the page puts it. */
+async function opened(page, prompt, what) {
+  await begin(page, "agent", prompt);
+  await page.locator(what).first().waitFor();
+  await until("the box", () => hasFocus(page, ".prompt-box textarea"));
+}
+
 test("places, a session and its end are reached, and esc goes back", async () => {
   const page = await visit(browser, bus);
   await press(page, "n");
@@ -77,8 +84,8 @@ test("places, a session and its end are reached, and esc goes back", async () =>
 
 test("Changes: a file is folded, a line gets a comment, and all of them are sent", async () => {
   const page = await visit(browser, bus);
-  await begin(page, "agent", "/edits");
-  await reach(page, '.session-tools a[href$="changes"]');
+  await opened(page, "/edits", ".turn-line");
+  await reach(page, '.session-tools a[href$="changes"]', "Shift+Tab");
   await press(page, "Enter");
   await page.locator(".file-head").first().waitFor();
   await reach(page, ".file-head", "j");
@@ -146,8 +153,8 @@ test("the wire is followed, filtered, and a message is opened and closed", async
 
 test("a form is filled in, mended and sent", async () => {
   const page = await visit(browser, bus);
-  await begin(page, "agent", "/fields");
-  await page.locator(".question").waitFor();
+  await opened(page, "/fields", ".question");
+  await press(page, "Escape");
   await reach(page, ".question", "j");
   await reach(page, ".question [type=submit]");
   await press(page, "Enter");
