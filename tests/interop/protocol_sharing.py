@@ -34,8 +34,9 @@ HEARS = {
     ALL_OF_LIST: {"ann", "ben", "cat"},
     ONLY_CLIENT: set(),
 }
-# Ann's session is in the first process and Ben's in the second, and the process of Ann's speaks.
-HEARS_OF_TWO = {ALL_CLIENTS: {"ann"}, ALL_OF_LIST: {"ann", "ben"}}
+# Ann's session is in the first process and Ben's in the second, and the process of Ann's speaks. Both have asked both processes
+# something before, so that each is a client of both.
+HEARS_OF_TWO = {ALL_CLIENTS: {"ann", "ben"}, ALL_OF_LIST: {"ann", "ben"}}
 REACHES = {
     EVERY_PROCESS: {2},
     ONE_PROCESS: {1},

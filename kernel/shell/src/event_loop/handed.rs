@@ -133,12 +133,15 @@ pub fn answer_as_successor(fits: Result<(), String>) -> ExitCode {
     let channel = io::stdout().as_fd().try_clone_to_owned();
     let (Ok(memory), Ok(channel)) = (memory, channel) else { return ExitCode::FAILURE };
     let (memory, mut channel) = (Memory::from(memory), UnixStream::from(channel));
+    let mut was_asked = false;
     loop {
-        // Everybody waits for the answer, so what was read is dropped after it.
+        // The bus seals the memory after the first answer, and the system refuses that while anybody lets go of it.
+        // For the second one everybody waits, so what was read is dropped after it.
         let (taken, cannot) = match fits.clone().and_then(|()| read(&memory)) {
-            Ok(taken) => (Some(taken), None),
+            Ok(taken) => (was_asked.then_some(taken), None),
             Err(why) => (None, Some(why)),
         };
+        was_asked = true;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let verdict = Verdict { bus: "stdio-bus".to_owned(), version, cannot };
         let line = serde_json::to_string(&verdict).unwrap_or_default() + "\n";
