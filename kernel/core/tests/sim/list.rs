@@ -37,7 +37,9 @@ impl Oracle {
         if process.dedicated && process.serves.iter().any(has_other) {
             broken!("(3) no traffic of others", "life {life} of another is asked to list for conn {conn}");
         }
-        self.check_handshake(life, conn, serial);
+        if !self.is_borrowed(life, conn, serial) {
+            self.check_handshake(life, conn, serial);
+        }
         self.sent[serial].sent_to.push(Peer::Worker(life));
     }
 

@@ -367,7 +367,7 @@ impl Oracle {
     }
 
     /// The process was initialized for others, and the client may never have been initialized. It belongs to nobody.
-    fn is_borrowed(&self, life: Life, conn: Conn, serial: Serial) -> bool {
+    pub(crate) fn is_borrowed(&self, life: Life, conn: Conn, serial: Serial) -> bool {
         let book = &self.lives[life];
         let sent = &self.sent[serial];
         book.handshake.is_some()
