@@ -8,7 +8,7 @@ use clients::logs::{Logs, Whose, parse_whose};
 use crate::bus_args::BusArgs;
 use crate::output::{Printed, pause, print, print_more, report, report_fault};
 
-/// Polling interval of `--follow`.
+/// How often who follows looks for more.
 const EVERY: Duration = Duration::from_millis(250);
 
 const EXAMPLES: &str = "\

@@ -19,8 +19,6 @@ mod folders;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 #[cfg(feature = "nats")]
-mod identity;
-#[cfg(feature = "nats")]
 pub mod link;
 #[cfg(feature = "nats")]
 mod local;

@@ -133,7 +133,7 @@ pub(crate) enum Event {
     Gone,
     /// Whoever has the key of the node tells it to take no new sessions.
     Close,
-    /// Whoever has the key of the node tells it to take new sessions again.
+    /// The same, to take them again.
     Reopen,
 }
 

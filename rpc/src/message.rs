@@ -50,7 +50,7 @@ impl ReplyTo<'_> {
     /// The reply to a line whose id could not be read.
     pub const UNKNOWN: ReplyTo<'static> = ReplyTo { id: RawValue::NULL, session: None };
 
-    /// A copy that outlives the line.
+    /// The same, for longer than the line is kept.
     pub fn to_owned(self) -> OwnedReplyTo {
         OwnedReplyTo { id: self.id.to_owned(), session: self.session.map(ToOwned::to_owned) }
     }

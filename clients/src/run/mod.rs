@@ -7,11 +7,8 @@
 mod agent;
 mod asked_about;
 mod asking;
-mod block;
-mod bus_event;
 mod client_tools;
 mod command_request;
-mod company;
 mod completion;
 mod cuid;
 mod driver;
@@ -31,7 +28,6 @@ mod own_commands;
 mod permission;
 mod process;
 mod questions;
-mod reconnect;
 mod renderer;
 mod reopen;
 mod requests;
@@ -97,10 +93,9 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
         _ => Source::Lines,
     };
     let input = UserInput::new(events.clone(), source);
-    let agent = Agent::connect(&options, events.clone(), &guard);
+    let agent = Agent::connect(&options, events, &guard);
     let ended = agent.and_then(|agent| {
-        let events = (events, received);
-        Driver::new(options, agent, events, (input, commands), renderer, client_tools).run()
+        Driver::new(options, agent, received, (input, commands), renderer, client_tools).run()
     });
     guard.end();
     process::end_orphans();

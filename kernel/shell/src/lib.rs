@@ -21,7 +21,6 @@ mod handover;
 mod handshake_cache;
 mod io;
 mod log;
-mod log_file;
 mod net;
 mod peer;
 mod process;

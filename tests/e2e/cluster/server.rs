@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +11,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::free_port;
-use crate::harness::{PATIENCE, looks_again, skips};
+use crate::harness::PATIENCE;
 
 /// The program, which tests/cluster/run installs.
 const PROGRAM: &str = "BUS_NATS_SERVER";
@@ -52,7 +53,7 @@ impl NatsServer {
 
     pub(super) fn start_at(settings: &str, place: Place) -> Option<NatsServer> {
         let Some(program) = std::env::var_os(PROGRAM) else {
-            skips("nats-server; tests/cluster/run installs one and plays these tests");
+            eprintln!("SKIPPED: no nats-server; tests/cluster/run installs one and plays these tests");
             return None;
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");
@@ -79,7 +80,7 @@ impl NatsServer {
         while !file.exists() {
             let has_ended = self.child.try_wait().expect("it is our child").is_some();
             assert!(!has_ended && Instant::now() < deadline, "nats-server does not start: {}", self.log());
-            looks_again();
+            thread::sleep(crate::harness::LOOK_AGAIN);
         }
     }
 
@@ -88,7 +89,7 @@ impl NatsServer {
         let deadline = Instant::now() + PATIENCE * 2;
         while self.child.try_wait().expect("it is our child").is_none() {
             assert!(Instant::now() < deadline, "nats-server does not end: {}", self.log());
-            looks_again();
+            thread::sleep(crate::harness::LOOK_AGAIN);
         }
     }
 
@@ -109,11 +110,6 @@ impl NatsServer {
     pub(super) fn dies(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-
-    /// Is told something else from its next life on.
-    pub(super) fn is_told(&mut self, settings: &str) {
-        settings.clone_into(&mut self.settings);
     }
 
     pub(super) fn comes_back(&mut self) {

@@ -4,12 +4,12 @@ import { Fault, Peer } from "./peer.js";
 import { isRefused, logout, may } from "./login.js";
 import { Notices } from "./notices.js";
 import { OwnSessions } from "./own.js";
-import { OWN, Pace, waitOf } from "./pace.js";
 import { Past } from "./past.js";
 import { Sessions } from "./sessions.js";
 import { Talk } from "./talk.js";
 import { nextFrame } from "../state/store.js";
 
+const POLL_MS = 1000;
 const RETRY_MS = 5000;
 /** The page looks this often whether it still hears something. */
 const LOOK_MS = 1000;
@@ -43,7 +43,7 @@ export class Bus {
     this.isFlushDue = false;
     /** @type {Peer | null} */ this.tracer = null;
     /** @type {any[]} */ this.traced = [];
-    this.pace = new Pace(() => this.poll());
+    this.polling = 0;
     /** Since when an answer of the bus itself is waited for. */
     this.beating = 0;
     this.began = 0;
@@ -76,7 +76,6 @@ export class Bus {
     this.notices.begin();
     this.connect();
     setInterval(() => this.look(), LOOK_MS);
-    this.pace.watch();
   }
 
   connect() {
@@ -111,7 +110,7 @@ export class Bus {
     if (isConnecting && now - this.began > CONNECT_MS) return peer.close();
     if (!peer.isOpen) return;
     if (this.beating && now - this.beating > DEAD_MS) return peer.close();
-    if (this.beating && now - this.beating > SILENT_MS && state.link.status === "live") this.dispatch({ type: "link", status: "silent", since: now, lastWord: peer.heardAt });
+    if (this.beating && now - this.beating > SILENT_MS && state.link.status === "live") this.dispatch({ type: "link", status: "silent", since: now });
     else if (!this.beating && now - peer.heardAt > QUIET_MS) this.beat();
   }
 
@@ -140,13 +139,13 @@ export class Bus {
 
   /** @param {boolean} wasOpen */
   async closed(wasOpen) {
-    this.pace.stop();
+    clearTimeout(this.polling);
     this.flush();
     this.sessions.here.clear();
     this.talk.lost();
     if (wasOpen) {
       this.dispatch({ type: "lost" });
-      this.dispatch({ type: "link", status: "lost", since: Date.now(), lastWord: this.peer?.heardAt ?? 0 });
+      this.dispatch({ type: "link", status: "lost", since: Date.now() });
     } else if (await isRefused(this.token)) {
       logout();
       this.dispatch({ type: "link", status: "signed-out", why: "revoked" });
@@ -161,11 +160,7 @@ export class Bus {
   /** @param {string} method @param {any} [params] @param {any} [more] */
   ask(method, params, more) {
     if (!this.peer) return Object.assign(Promise.reject(new Fault({ message: "not connected" })), { rpc: 0 });
-    const call = this.peer.ask(method, params, more);
-    // What was done for a person is seen in what the bus tells of it.
-    const isDone = () => this.pace.hurry();
-    if (!OWN.has(method)) call.then(isDone, isDone);
-    return call;
+    return this.peer.ask(method, params, more);
   }
 
   /** @param {string} method @param {any} params */
@@ -205,9 +200,9 @@ export class Bus {
     this.dispatch({ type: "toast", error: { message: fault?.message ?? String(fault), code: fault?.code, data: fault?.data }, at: Date.now() });
   }
 
-  /** Asks for everything, and again after a while. */
+  /** Asks for everything once a second; less often where the answer is long. */
   async poll() {
-    this.pace.began();
+    clearTimeout(this.polling);
     const began = performance.now();
     try {
       const status = this.ask("_bus/status");
@@ -227,7 +222,9 @@ export class Bus {
     } catch (fault) {
       this.failed(fault);
     }
-    if (this.peer?.isOpen) this.pace.ended(performance.now() - began, waitOf(this.state, document.hidden));
+    const took = performance.now() - began;
+    const wait = Math.max(document.hidden ? 4 * POLL_MS : POLL_MS, 10 * took);
+    if (this.peer?.isOpen) this.polling = setTimeout(() => this.poll(), wait);
   }
 
   /** @param {any} message @param {number} size how long it was */
@@ -245,10 +242,8 @@ export class Bus {
     }
     // What was said before is there before what comes now.
     this.flush();
-    if (message.method === "_bus/session") {
-      this.pace.hurry();
-      this.sessions.event(message.params);
-    } else if (ACCOUNT.has(message.method) && message.id === undefined) this.dispatch({ type: "account", kind: message.method, told: message.params, at: Date.now() });
+    if (message.method === "_bus/session") this.sessions.event(message.params);
+    else if (ACCOUNT.has(message.method) && message.id === undefined) this.dispatch({ type: "account", kind: message.method, told: message.params, at: Date.now() });
     else if (message.method === "$/cancel_request") this.dispatch({ type: "withdrawn", rpc: message.params?.requestId, at: Date.now() });
     else if (message.method !== undefined && message.id !== undefined) this.sessions.asked(message);
   }

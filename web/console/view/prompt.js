@@ -3,25 +3,25 @@
 import { h, render } from "../lib/dom.js";
 import { plain, visible } from "../lib/text.js";
 import { bus, note } from "../state/app.js";
-import { commandsFor, fileQuery, filesFor, filesOf, hintFor, hintOf, historyOf, KEPT_MAX, partsOf, readBack, shortPath, whyNot, writtenDown } from "../state/compose.js";
+import { commandsFor, fileQuery, filesFor, filesOf, hintFor, hintOf, historyOf, partsOf, shortPath, whyNot } from "../state/compose.js";
 import { AttachedList, attachedOf } from "./attach.js";
 import { Queue } from "./queue.js";
 import { StopButton } from "./stop.js";
 
 const DRAFTS = "stdio-bus.draft ";
-const ALONG = "stdio-bus.along ";
+const KEPT_MAX = 1e6;
 
 /** A draft outlives a visit to another place and a reload of this tab. @param {string} id */
 const draftOf = (id) => sessionStorage.getItem(DRAFTS + id) ?? "";
 
-/** @param {string} name @param {string} text */
-function keep(name, text) {
+/** @param {string} id @param {string} text */
+function keepDraft(id, text) {
   // Longer ones than a browser keeps for a tab are not kept.
   try {
-    if (text && text.length <= KEPT_MAX) sessionStorage.setItem(name, text);
-    else sessionStorage.removeItem(name);
+    if (text && text.length < KEPT_MAX) sessionStorage.setItem(DRAFTS + id, text);
+    else sessionStorage.removeItem(DRAFTS + id);
   } catch {
-    sessionStorage.removeItem(name);
+    sessionStorage.removeItem(DRAFTS + id);
   }
 }
 
@@ -78,20 +78,7 @@ export class Prompt extends HTMLElement {
 
   /** @returns {import("../state/compose.js").Attached[]} */
   get along() {
-    return this.shown ? this.alongOf(this.shown.session.id) : [];
-  }
-
-  /** @param {string} id @returns {import("../state/compose.js").Attached[]} */
-  alongOf(id) {
-    const known = this.attached.get(id) ?? readBack(sessionStorage.getItem(ALONG + id));
-    this.attached.set(id, known);
-    return known;
-  }
-
-  /** What goes along with the next prompt of a session from now on. @param {string} id @param {import("../state/compose.js").Attached[]} list */
-  takeAlong(id, list) {
-    this.attached.set(id, list);
-    keep(ALONG + id, writtenDown(list));
+    return (this.shown && this.attached.get(this.shown.session.id)) ?? [];
   }
 
   /** What may be meant by what is typed: commands, or files after an `@`. @returns {{name: string, about: string, take: () => void}[]} */
@@ -142,7 +129,7 @@ export class Prompt extends HTMLElement {
   };
 
   /** @param {number} at */
-  remove_ = (at) => this.keepAlong(this.along.filter((_, place) => place !== at));
+  remove_ = (at) => this.keep(this.along.filter((_, place) => place !== at));
 
   /** What is taken back can be changed and sent again. @param {import("../state/outbox.js").Entry} one */
   takeBack = (one) => {
@@ -152,8 +139,8 @@ export class Prompt extends HTMLElement {
   };
 
   /** @param {import("../state/compose.js").Attached[]} list */
-  keepAlong(list) {
-    if (this.shown) this.takeAlong(this.shown.session.id, list);
+  keep(list) {
+    if (this.shown) this.attached.set(this.shown.session.id, list);
     this.show();
   }
 
@@ -169,10 +156,10 @@ export class Prompt extends HTMLElement {
     }
     for (const file of files.slice(0, 20)) {
       const one = await attachedOf(file);
-      const before = this.alongOf(session.id);
+      const before = this.attached.get(session.id) ?? [];
       const why = whyNot(one.block, capabilities, before.reduce((sum, { size }) => sum + size, one.size));
       if (why) note(`${plain(one.name)} ${why}.`);
-      else this.takeAlong(session.id, [...before, one]);
+      else this.attached.set(session.id, [...before, one]);
     }
     this.show();
     this.area?.focus();
@@ -197,7 +184,7 @@ export class Prompt extends HTMLElement {
   }
 
   typed() {
-    if (this.shown) keep(DRAFTS + this.shown.session.id, this.area?.value ?? "");
+    if (this.shown) keepDraft(this.shown.session.id, this.area?.value ?? "");
     this.picked = 0;
     this.isPlain = false;
     this.back = 0;
@@ -265,7 +252,7 @@ export class Prompt extends HTMLElement {
     const { session } = shown;
     const parts = partsOf(text, filesOf(session), session.cwd, along);
     area.value = "";
-    this.takeAlong(session.id, []);
+    this.attached.delete(session.id);
     this.typed();
     bus.talk.prompt(session.id, text, parts);
     this.onsent?.();

@@ -11,7 +11,6 @@ use crate::bus::from_client::Routed;
 use crate::bus::past::{self, Told};
 use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
-use crate::bus::session::leave::keep_time;
 use crate::bus::session::load::Wants;
 use crate::bus::status::{Report, session_label};
 use crate::id::{Link, SessionKey, WorkerId};
@@ -44,12 +43,12 @@ struct Named {
     session: Box<str>,
 }
 
-/// How much a client that joins is told first.
+/// What a client that joins is told first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum History {
     /// All that the log has, and what the agent asks now.
     Full,
-    /// The open questions of the agent.
+    /// What the agent asks now.
     Pending,
     Nothing,
 }
@@ -104,7 +103,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Further members of the answer to a client that joins, which it cannot know otherwise: the session's pool, its
+    /// What a client that joins cannot know of the session otherwise, as further members of the answer: its pool, its
     /// folder and title, how the last turn failed if it did, and the modes, models and options as they are now.
     fn told_of(&self, key: SessionKey) -> String {
         let Some(session) = self.sessions.get(key) else { return String::new() };
@@ -338,8 +337,7 @@ impl Bus {
         Ok(key)
     }
 
-    /// Finds the session that a client names, whether or not the client may join it. The id of a subagent's session
-    /// resolves to its root session.
+    /// The same, whoever may join it. What is meant by the name of a subagent's session is the session behind it.
     fn find_meant(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
         let client = self.clients.find(link)?;
         let own = client.sessions.get(name).copied();
@@ -484,9 +482,9 @@ impl Bus {
         }
         let by = self.quoted_name(link);
         self.tell_event(key, "detached", &format!(r#","client":{by}"#));
-        let keep = keep_time(self, key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.owner.is_none() && session.guests.is_empty() {
+            let keep = self.limits.session_keep;
             if keep.is_zero() {
                 return self.end_session(key);
             }
@@ -507,8 +505,7 @@ impl Bus {
         true
     }
 
-    /// Checks whether this client may send this message about a session that it does not own. Returns whether the
-    /// message is answered.
+    /// Whether this client may send this message about a session that it does not own. True: it is dealt with.
     pub(in crate::bus) fn guest_line(
         &mut self,
         link: Link,
@@ -550,7 +547,7 @@ impl Bus {
         // believe that it is still in the session.
         let is_last = event == "ended" && enabled(Check::EndTold);
         for (link, token) in hearers {
-            if is_last || self.keeps_up(link, line.len()) {
+            if is_last || self.keeps_up(link, 0) {
                 self.send_own_to(link, &line, Edit::new(span, &token));
             }
         }

@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::NESTED_BYTES;
 use crate::state::sessions::TurnState;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -22,9 +21,6 @@ impl Bus {
         {
             self.sessions.set_turn_state(key, state);
             if state == TurnState::Idle {
-                if let Some(session) = self.sessions.get_mut(key) {
-                    session.prompts.note_turn_end();
-                }
                 self.next_prompt(key);
             }
         }
@@ -75,9 +71,6 @@ fn reported_state(line: &[u8]) -> Option<TurnState> {
         state: &'a str,
     }
 
-    if line.len() > NESTED_BYTES {
-        return None;
-    }
     // Most updates are pieces of text, and the search for the word is all that they cost.
     memmem::find(line, br#""state_update""#)?;
     let Line { params: Params { update } } = serde_json::from_slice(line).ok()?;
