@@ -268,7 +268,7 @@ fn pool_of(id: &str, launch: &Launch) -> Value {
     // A bus that a service manager starts may have another PATH.
     let found = find_program(&launch.program, &env::var_os("PATH").unwrap_or_default());
     let program = found.map_or_else(|_| launch.program.clone(), |path| path.display().to_string());
-    let mut pool = json!({ "id": id, "command": program, "args": launch.args });
+    let mut pool = json!({ "id": id, "command": program, "args": launch.args, "warm": false });
     if !launch.env.is_empty() {
         // bus.json would fill in `${NAME}`.
         let literal = |value: &String| value.replace("${", "$${");

@@ -60,7 +60,7 @@ impl RegistryArgs {
         let source = named.or_else(|| Source::last_used(&folder));
         let source = source.ok_or(
             "which registry? Name its index once, with --registry URL or FILE: \
-             the documentation of the Agent Client Protocol has the address of the public one",
+             the public one is https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json",
         )?;
         let Loaded { index, stale } = source.load(&folder, self.refresh).map_err(|why| match &source {
             Source::File(path) => format!("{}: {why}", path.display()),

@@ -36,6 +36,10 @@ pub(crate) struct Args {
     /// Join this session instead of opening the first one, by its label: see `stdio-bus sessions`
     #[arg(long, value_name = "LABEL", conflicts_with = "start")]
     attach: Option<String>,
+    /// Count every end of the connection as a goodbye, so that SIGKILL ends the turn as well: its sessions
+    /// are closed at once
+    #[arg(long)]
+    bye: bool,
     /// Start a bus in the background if none is running
     #[arg(long)]
     start: bool,
@@ -83,6 +87,7 @@ fn relay(args: Args) -> Result<Ended, Fault> {
         target,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
         attach: args.attach,
+        bye: args.bye,
         node: env::var("STDIO_BUS_NODE").ok().filter(|node| !node.is_empty()),
         env: args.env.iter().filter_map(|name| variable(name)).collect(),
     };

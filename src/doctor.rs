@@ -386,24 +386,24 @@ fn look_at_logins(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Pools of the running bus that do not work.
+/// Workers of the running bus that rest after a failure or are broken, the first of each pool.
 fn look_at_workers(status: &Value, findings: &mut Findings) {
     for pool in status["pools"].as_array().into_iter().flatten() {
-        let name = pool["id"].as_str().unwrap_or_default();
-        let workers = pool["workers"].as_array().into_iter().flatten();
-        let broken: Vec<&Value> = workers.filter(|worker| worker["state"] == "broken").collect();
-        let why = broken
-            .iter()
-            .filter_map(|worker| worker["last_exit"].as_str())
-            .next()
-            .unwrap_or("it does not start");
-        if !broken.is_empty() {
-            let says = format!("pool {name} is broken: {why}");
-            findings.bad(
-                "bus",
-                replace_control(&says, ' '),
-                format!("stdio-bus logs {name}, then stdio-bus restart {name}"),
-            );
+        let workers: Vec<&Value> = pool["workers"].as_array().into_iter().flatten().collect();
+        let is_broken = |worker: &&&Value| worker["state"] == "broken";
+        let down = workers.iter().find(is_broken);
+        let Some(worker) = down.or_else(|| workers.iter().find(|worker| status::is_down(worker))) else {
+            continue;
+        };
+        let name = replace_control(pool["id"].as_str().unwrap_or_default(), '?');
+        let (why, state) = (status::why_down(worker), worker["state"].as_str().unwrap_or_default());
+        let says = format!("pool {name} is {state}: {why}");
+        let cure = format!("stdio-bus logs {name}, then stdio-bus restart {name}");
+        // The others of the pool go on while one rests.
+        if workers.iter().any(|worker| worker["state"] == "up") && state == "resting" {
+            findings.odd("bus", format!("a worker of {says}"), cure);
+        } else {
+            findings.bad("bus", says, cure);
         }
     }
 }

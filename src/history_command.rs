@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return report("stdio-bus: `serve` starts this by itself; see `stdio-bus sessions --all`", 2);
     }
     kernel_shell::keep_memory_private();
-    kernel_shell::start_logging(kernel_shell::LogFormat::Text);
+    kernel_shell::start_logging(kernel_shell::LogFormat::Text, None);
     let outcome = clients::read_orders::<Orders>()
         .and_then(|(orders, target)| writer::run(orders, &target, history_folder()));
     kernel_shell::flush_logs();

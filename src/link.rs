@@ -58,7 +58,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     kernel_shell::keep_memory_private();
-    kernel_shell::start_logging(kernel_shell::LogFormat::Text);
+    kernel_shell::start_logging(kernel_shell::LogFormat::Text, None);
     let options = match options(args) {
         Ok(options) => options,
         Err(fault) => {

@@ -8,7 +8,7 @@ use clients::logs::{Logs, Whose, parse_whose};
 use crate::bus_args::BusArgs;
 use crate::output::{Printed, pause, print, print_more, report, report_fault};
 
-/// How often who follows looks for more.
+/// Polling interval of `--follow`.
 const EVERY: Duration = Duration::from_millis(250);
 
 const EXAMPLES: &str = "\

@@ -20,6 +20,7 @@ mod kept_sessions;
 mod known_agents;
 #[cfg(feature = "cluster")]
 mod link;
+mod log_filter;
 mod logs;
 mod machine;
 mod manual;

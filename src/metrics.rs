@@ -15,8 +15,8 @@ Examples:
   stdio-bus metrics > /var/lib/node_exporter/stdio-bus.prom
   stdio-bus metrics --listen 127.0.0.1:9464      serve them at http://127.0.0.1:9464/metrics until Ctrl-C
 
-The served page needs no token and contains only numbers and the names of pools. The web door has the same at \
-/metrics, with a token.";
+The served page needs no token and contains only numbers and the names of pools and nodes. The web door has the same \
+at /metrics, with a token.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -18,8 +18,10 @@ Examples:
   stdio-bus nodes --drain n17                no new sessions there; existing ones continue
   stdio-bus nodes --undrain n17
 
-ROOM is how many more sessions the node takes, LOAD how much of its processors is used (1.00 is all), ROUND TRIP how \
-long its answer took. No node: exit 69. A node drains until --undrain or until its link restarts.";
+ROOM is how many more sessions the node takes, LOAD how much of its processors is used (1.00 is all; above \
+that, work waits for a processor), ROUND TRIP how long its answer took. No node: exit 69. A node drains until \
+--undrain or until its link restarts; an edge may drain it only if its bus.json \
+says \"edges_drain\": true in cluster.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return report("stdio-bus: `serve` starts this by itself, see \"notify\" in docs/NOTIFY.md", 2);
     }
     kernel_shell::keep_memory_private();
-    kernel_shell::start_logging(kernel_shell::LogFormat::Text);
+    kernel_shell::start_logging(kernel_shell::LogFormat::Text, None);
     // Below that the HTTP client says where it sends what, and URLs are secrets.
     log::set_max_level(log::max_level().min(LevelFilter::Info));
     let outcome = clients::read_orders::<Orders>().and_then(|(orders, target)| notify::run(orders, &target));

@@ -24,7 +24,7 @@ Examples:
 
 Sessions continue. A configuration with errors is not used: the command prints them and exits with code 78.";
 
-/// How often who waits looks.
+/// Polling interval of `--wait`.
 const EVERY: Duration = Duration::from_millis(200);
 /// What most processes are waited for is over by then. Later it is told, and told again when it has changed.
 const TELL_AFTER: Duration = Duration::from_secs(1);

@@ -39,7 +39,7 @@ pub(crate) fn print(text: &str) -> ExitCode {
     exit_code(print_more(text))
 }
 
-/// The same for text with styles, which only a terminal gets.
+/// Like `print`, for text with styles, which only a terminal gets.
 pub(crate) fn print_styled(text: &str) -> ExitCode {
     exit_code(print_more_styled(text))
 }

@@ -26,6 +26,7 @@ Examples:
   stdio-bus run gemini \"explain this folder\"
   stdio-bus run gemini \"explain @src/main.rs\"    with a file; @\"a b.txt\" for a name with spaces
   git diff | stdio-bus run gemini \"review this\"  PROMPT and stdin are one prompt
+  stdio-bus run gemini -p \"explain this\"        one prompt and its answer
   stdio-bus run --continue gemini                the newest session of this folder
   stdio-bus run gemini \"explain this folder\" -- --sandbox   with arguments of the agent's own
   stdio-bus run -- my-agent --flag           any command that speaks ACP
@@ -122,6 +123,9 @@ pub(crate) struct Args {
     /// A further folder that the agent may use; repeatable
     #[arg(long, value_name = "DIR")]
     add_dir: Vec<PathBuf>,
+    /// Say TEXT and end after the answer: PROMPT and --once; a piped stdin is read as the rest of TEXT
+    #[arg(short = 'p', value_name = "TEXT", conflicts_with_all = ["prompt", "once"])]
+    print: Option<String>,
     /// End after PROMPT, and do not read stdin
     #[arg(long)]
     once: bool,
@@ -189,6 +193,7 @@ enum Plan {
 
 impl Args {
     fn plan(mut self) -> Result<Plan, ArgsError> {
+        self.take_print()?;
         if let Some(label) = self.resume.take() {
             let (kept, _, transcript) = kept_sessions::read(&self.bus, &label).map_err(ArgsError::Fault)?;
             self.said_last = Some(history::primer::primer(&transcript.entries));
@@ -200,6 +205,20 @@ impl Args {
             Some(session) => self.attach_options(session).map(Plan::Attach),
             None => self.options().map(|options| Plan::Talk(Box::new(options))),
         }
+    }
+
+    /// `-p TEXT`: the first prompt and the only one.
+    fn take_print(&mut self) -> Result<(), ArgsError> {
+        let Some(text) = self.print.take() else { return Ok(()) };
+        self.once = io::stdin().is_terminal();
+        // Where a flag or a command names the agent, the first argument is the prompt.
+        let is_named = self.pool.is_some() || self.attach.is_some() || self.resume.is_some();
+        if !is_named && self.command.first().is_none_or(|word| word.starts_with('-')) {
+            self.prompt = Some(text);
+        } else if self.agent.replace(text).is_some() {
+            return Err(ArgsError::Usage("PROMPT and -p are two prompts: give one of them"));
+        }
+        Ok(())
     }
 
     fn attach_options(self, session: String) -> Result<AttachOptions, ArgsError> {
@@ -229,10 +248,12 @@ impl Args {
         let failed =
             |what: &str, error: io::Error| ArgsError::Fault(Fault::Failed(format!("{what}: {error}")));
         let (attended, view, policy) = (self.is_attended(), self.view(), self.policy());
-        let real =
-            |path: &Path| path.canonicalize().map_err(|error| failed(&path.display().to_string(), error));
-        let cwd = real(self.cwd.as_deref().unwrap_or(Path::new(".")))?;
-        let additional_folders = self.add_dir.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
+        let real = |option: &str, path: &Path| {
+            path.canonicalize().map_err(|error| failed(&format!("{option} {}", path.display()), error))
+        };
+        let cwd = real("--cwd", self.cwd.as_deref().unwrap_or(Path::new(".")))?;
+        let additional_folders =
+            self.add_dir.iter().map(|folder| real("--add-dir", folder)).collect::<Result<_, _>>()?;
         let mcp_servers = match &self.mcp {
             Some(file) => read_mcp_servers(file)?,
             None => Vec::new(),
@@ -355,5 +376,5 @@ fn history() -> Option<PathBuf> {
 fn read_mcp_servers(file: &Path) -> Result<Vec<serde_json::Value>, ArgsError> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string());
     let servers = text.and_then(|text| run::parse_mcp_servers(&text));
-    servers.map_err(|why| ArgsError::Fault(Fault::Failed(format!("{}: {why}", file.display()))))
+    servers.map_err(|why| ArgsError::Fault(Fault::Failed(format!("--mcp {}: {why}", file.display()))))
 }

@@ -11,9 +11,10 @@ use clients::exit;
 use kernel_core::config::{Address, Config, Listen, PoolConfig, Program, WebConfig};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::{Carried, CompanionArgs, ServeError, UserSocket};
+use workers::folders;
 
 use crate::output::report;
-use crate::{paths, unexpanded};
+use crate::{log_filter, paths, unexpanded};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -129,10 +130,14 @@ pub(crate) fn run(args: Args) -> ExitCode {
         history: history_args(),
         notify: notify_args(),
     };
-    kernel_shell::start_logging(match args.log_format {
+    if let Some(fault) = env::var("RUST_LOG").ok().and_then(|filter| log_filter::fault(&filter)) {
+        report(format_args!("stdio-bus: {fault}"), 0);
+    }
+    let log_format = match args.log_format {
         LogFormat::Text => kernel_shell::LogFormat::Text,
         LogFormat::Json => kernel_shell::LogFormat::Json,
-    });
+    };
+    kernel_shell::start_logging(log_format, folders::state().map(|state| state.join("bus.log")).as_deref());
     let text = if handover.is_some() { String::new() } else { source.text() };
     for warning in unexpanded::find(&text).into_iter().chain(config::ignored_keys(&text)) {
         log::warn!("{}: {warning}", path.display());

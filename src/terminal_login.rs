@@ -54,6 +54,8 @@ fn login(args: &Args) -> Result<String, String> {
     let pool = pool.ok_or_else(|| format!("{} has no pool {:?}", path.display(), args.pool))?;
     let this_binary = env::current_exe().map_err(|error| format!("cannot find its own file: {error}"))?;
     let offers = json!({ "auth": { "terminal": true } });
+    // An agent may take long to start.
+    report(format_args!("asking the agent of the pool {} how to log in ...", args.pool), 0);
     let about = probe::probe(pool, &this_binary, &offers, START_TIMEOUT)?;
     let method = choose(&about["authMethods"], args.method.as_deref())?;
     let name = replace_control(method["name"].as_str().unwrap_or_default(), ' ');

@@ -51,7 +51,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> ExitCode {
     match trace(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => report_fault(&fault),
+        Err(fault) => report_fault(&fault.in_words()),
     }
 }
 

@@ -1,17 +1,19 @@
-//! `web`: opens the web door, makes links for it, lists and revokes its tokens.
+//! `web`: opens the web door, makes links for it, lists and revokes these and its tokens.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use clients::Fault;
+use clients::address::TargetArgs;
 use clients::table::{self, Cell};
+use clients::{Fault, Target, status};
 use kernel_core::config::WebConfig;
 use kernel_shell::config::{self, ClientConfig};
-use rpc::text::rfc3339_of_millis;
-use serde_json::json;
+use rpc::text::{rfc3339_of_millis, unix_ms};
+use serde_json::{Value, json};
 use web::scope::Scope;
 use web::tokens::{DoorPlace, Store};
 use web::{Options, Orders};
@@ -29,8 +31,9 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus web url                          a link that opens the console of the running bus, once
   stdio-bus web url --scope approve --qr     one for a phone, which may answer questions and nothing more
-  stdio-bus web tokens                       tokens that such links have given out
-  stdio-bus web revoke 3f9a01cc              end one of them
+  stdio-bus web links                        links that nobody has used yet
+  stdio-bus web tokens                       tokens that links have given out
+  stdio-bus web revoke 3f9a01cc              end one of either
   stdio-bus web                              open the door by hand, for a bus whose bus.json has no \"web\"
 
 `serve` opens the door by itself where bus.json has \"web\": {\"listen\": \"http://127.0.0.1:9001\"}. A link is good \
@@ -43,6 +46,11 @@ const URL_EXAMPLES: &str = "\
 Examples:
   stdio-bus web url --open                   the console, in the browser
   stdio-bus web url --scope approve --qr     for a phone";
+
+const LINKS_EXAMPLES: &str = "\
+Examples:
+  stdio-bus web links
+  stdio-bus web links --json | jq -r '.[].id'";
 
 const TOKENS_EXAMPLES: &str = "\
 Examples:
@@ -82,10 +90,13 @@ enum WebCommand {
     /// Print a link that opens the console, good once and for ten minutes
     #[command(after_help = URL_EXAMPLES)]
     Url(UrlArgs),
+    /// List the links that were made and not used yet, without their codes
+    #[command(after_help = LINKS_EXAMPLES)]
+    Links(LinksArgs),
     /// List the tokens that links have given out
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(TokensArgs),
-    /// Revoke a token, and end its connections
+    /// Revoke a link that was not used yet, or a token, and end its connections
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(RevokeArgs),
 }
@@ -106,6 +117,15 @@ struct UrlArgs {
 }
 
 #[derive(clap::Args)]
+struct LinksArgs {
+    /// Print the links as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(clap::Args)]
 struct TokensArgs {
     /// Print the tokens as JSON
     #[arg(long)]
@@ -116,7 +136,7 @@ struct TokensArgs {
 
 #[derive(clap::Args)]
 struct RevokeArgs {
-    /// The id of the token, as `web tokens` shows it
+    /// The id, as `web links` or `web tokens` shows it
     id: String,
     #[command(flatten)]
     config: ConfigArg,
@@ -170,6 +190,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let outcome = match args.command {
         None => return open(args.open),
         Some(WebCommand::Url(args)) => url(&args),
+        Some(WebCommand::Links(args)) => links(&args),
         Some(WebCommand::Tokens(args)) => tokens(&args),
         Some(WebCommand::Revoke(args)) => revoke(&args),
     };
@@ -180,7 +201,7 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
     let (mut store, config) = args.config.store_and_config()?;
     let at = store.doors().find(|door| answers(door)).map(|door| door.public.clone());
     let Some(at) = at else {
-        return Err(Fault::Unreachable("no web door of this bus is open".to_owned()));
+        return Err(no_door(&config));
     };
     let web = ClientConfig::load(&config).ok().and_then(|clients| clients.web);
     // A code that is drawn is for another device, and so is one that may only approve.
@@ -214,6 +235,26 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
     Ok(print(&format!("{link}\n")))
 }
 
+/// Why the bus of this configuration has no door: it does not run, or runs without one.
+fn no_door(config: &Path) -> Fault {
+    let user_bus = paths::user_bus().filter(|user| {
+        fs::canonicalize(&user.config).ok().is_some_and(|its| fs::canonicalize(config).ok() == Some(its))
+    });
+    let target = Target::resolve(TargetArgs::default(), || Ok(config.to_owned()), user_bus);
+    let Ok(status) = target.and_then(|target| status::fetch(&target)) else {
+        return Fault::Unreachable("no web door of this bus is open".to_owned());
+    };
+    let status: Value = serde_json::from_str(status.get()).unwrap_or_default();
+    Fault::Failed(match status::why_down(&status["web"]) {
+        _ if status["web"].is_null() => {
+            let file = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+            let file = clients::with_tilde(&file.to_string_lossy());
+            format!("this bus has no web door: set \"web\" in {file} or start with --web")
+        }
+        why => format!("the web door of this bus is not open: {why}; `stdio-bus status` shows it"),
+    })
+}
+
 /// Whether this door is open. Without TLS it is asked; with it, it is enough that something listens. Its name may be
 /// one that is known elsewhere alone, so it is reached by its address.
 fn answers(door: &DoorPlace) -> bool {
@@ -225,6 +266,35 @@ fn answers(door: &DoorPlace) -> bool {
     scheme == "https"
         || socket.write_all(asked.as_bytes()).and_then(|()| socket.read_exact(&mut answer)).is_ok()
             && answer == *b"HTTP/1.1 200"
+}
+
+fn links(args: &LinksArgs) -> Result<ExitCode, Fault> {
+    let store = args.config.store()?;
+    let links: Vec<_> = store.links().collect();
+    if args.json {
+        let shown = |seconds: u64| rfc3339_of_millis(seconds * 1000);
+        let all = links.iter().map(|link| {
+            let (created, expires) = (shown(link.created), shown(link.expires));
+            json!({ "id": link.id, "scope": link.scope, "created": created, "expires": expires })
+        });
+        return Ok(print(&format!("{}\n", all.collect::<Value>())));
+    }
+    if links.is_empty() {
+        return Ok(print("no links\n"));
+    }
+    let now = unix_ms() / 1000;
+    let mut rows = vec![Vec::from(["ID", "SCOPE", "AGE", "EXPIRES"].map(Cell::new))];
+    for link in links {
+        let age = minutes(now.saturating_sub(link.created));
+        let left = format!("in {}", minutes(link.expires.saturating_sub(now)));
+        rows.push(Vec::from([link.id, link.scope.to_string(), age, left].map(Cell::new)));
+    }
+    Ok(print(&table::lines(&rows).iter().map(|line| format!("{line}\n")).collect::<String>()))
+}
+
+/// No link lives for an hour.
+fn minutes(seconds: u64) -> String {
+    format!("{}m {}s", seconds / 60, seconds % 60)
 }
 
 fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
@@ -259,7 +329,10 @@ fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
 fn revoke(args: &RevokeArgs) -> Result<ExitCode, Fault> {
     match args.config.store()?.revoke(&args.id).map_err(cannot_keep)? {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Fault::Failed(format!("there is no token {:?}: see `stdio-bus web tokens`", args.id))),
+        false => Err(Fault::Failed(format!(
+            "there is no link and no token {:?}: see `stdio-bus web links` and `stdio-bus web tokens`",
+            args.id
+        ))),
     }
 }
 
@@ -270,7 +343,7 @@ fn cannot_keep(error: std::io::Error) -> Fault {
 /// Runs the door until it is told to end.
 fn open(args: OpenArgs) -> ExitCode {
     kernel_shell::keep_memory_private();
-    kernel_shell::start_logging(kernel_shell::LogFormat::Text);
+    kernel_shell::start_logging(kernel_shell::LogFormat::Text, None);
     let outcome = options(args).and_then(|options| web::run(options).map_err(Fault::Failed));
     kernel_shell::flush_logs();
     match outcome {

@@ -26,7 +26,7 @@ impl Measured {
         self.bus.clone().unwrap_or_else(beside_us)
     }
 
-    /// The same, for a command that opens many files: raises the limit of this process first.
+    /// Like `stdio_bus`, for a command that opens many files: raises the limit of this process first.
     pub(crate) fn stdio_bus_with_many_files(&self) -> Result<PathBuf, ExitCode> {
         match raise_open_files() {
             Ok(_) => Ok(self.stdio_bus()),

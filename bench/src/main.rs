@@ -52,6 +52,7 @@ Examples:
   bus-bench compare --rounds 5 --seconds 2 --peer 'mine=my-proxy --listen 127.0.0.1:{port} -- {agent}'
   bus-bench chaos --seconds 120 --seed 1
   bus-bench chaos --hostile --seconds 1200
+  bus-bench chaos --upgrade target/debug/stdio-bus --bus target/release/stdio-bus --seconds 20
   bus-bench bounds silent restarts
   bus-bench soak --seconds 3600
 

@@ -50,7 +50,7 @@ impl Connection {
         self.request("_bus/hello", params).map(|_| ())
     }
 
-    /// The same, for a client that also wants to hear what becomes of its sessions.
+    /// Like `introduce`, for a client that also wants to hear what becomes of its sessions.
     pub(crate) fn introduce_listener(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
         let mut params = hello_params(client, pool, self.token.as_deref());
         params["events"] = true.into();

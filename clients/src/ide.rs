@@ -16,7 +16,7 @@ pub use settings::{Change, write};
 pub struct Ide {
     pub name: &'static str,
     pub title: &'static str,
-    /// The file that the settings belong into.
+    /// The file that the settings are written to.
     pub location: &'static str,
     /// The same file below the home folder, if it is JSON, which a program may change.
     file: Option<&'static str>,
@@ -151,7 +151,7 @@ impl Ide {
     pub fn settings_file(&self) -> Result<PathBuf, String> {
         let Some(file) = self.file else {
             return Err(format!(
-                "the settings of {} are in no file that can be merged: `stdio-bus ide {}` prints what belongs into {}",
+                "the settings of {} are in no file that can be merged: `stdio-bus ide {}` prints what to add to {}",
                 self.title, self.name, self.location
             ));
         };

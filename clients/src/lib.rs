@@ -32,6 +32,7 @@ mod fake_bus;
 mod home;
 mod orders;
 mod peer_check;
+mod suspend;
 mod token;
 
 pub use address::{Target, UserBus};

@@ -2,6 +2,7 @@
 //!
 //! No label is a session, a client or a method: clients choose those, and each would be a time series of its own.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -31,6 +32,7 @@ pub fn describe(status: &Value) -> String {
     sessions(&mut text, pools, &status["lost"]);
     of_pools(&mut text, pools);
     workers(&mut text, pools);
+    nodes(&mut text, pools);
     durations(&mut text, pools);
     text.map("stdio_bus_refused_total", "counter", "Errors of the bus itself.", "reason", &status["refused"]);
     text.map(
@@ -106,6 +108,30 @@ fn workers(text: &mut Text, pools: &[Value]) {
         for state in states {
             let count = workers.iter().filter(|worker| worker["state"] == state).count();
             text.sample("stdio_bus_workers", &[("pool", id(pool)), ("state", state)], Some(count as f64));
+        }
+    }
+}
+
+/// How much each node has of this bus, in the pools that have nodes.
+fn nodes(text: &mut Text, pools: &[Value]) {
+    for (name, help, counted) in [
+        ("stdio_bus_node_workers", "Workers that are up at a node.", None),
+        ("stdio_bus_node_sessions", "Open sessions at a node.", Some("sessions")),
+    ] {
+        text.family(name, "gauge", help);
+        for pool in pools {
+            let mut counts: BTreeMap<&str, f64> = BTreeMap::new();
+            for worker in list(&pool["workers"]) {
+                let Some(node) = worker["node"].as_str() else { continue };
+                // A node without a worker that is up can be alerted on only if it says 0.
+                *counts.entry(node).or_default() += match counted {
+                    Some(key) => worker[key].as_f64().unwrap_or_default(),
+                    None => f64::from(u8::from(worker["state"] == "up")),
+                };
+            }
+            for (node, count) in counts {
+                text.sample(name, &[("pool", id(pool)), ("node", node)], Some(count));
+            }
         }
     }
 }
@@ -245,7 +271,8 @@ mod tests {
             "pools": [{"id": "a\"b", "sessions": 4, "kept": 3, "calls": 1, "restarts": 2, "restarts_total": 9,
                 "requests": 12, "errors": 1,
                 "answer_us": {"count": 8, "sum": 2_500_000, "buckets": [[1024, 5], [4_194_304, 7]]},
-                "workers": [{"state": "resting"}, {"state": "resting"}]}],
+                "workers": [{"state": "resting", "node": "n2", "sessions": 0},
+                    {"state": "resting"}, {"state": "up", "node": "n1", "sessions": 3}]}],
         }));
         for line in [
             r#"stdio_bus_build_info{version="0.1.0",commit="abc"} 1"#,
@@ -256,7 +283,10 @@ mod tests {
             r#"stdio_bus_sessions{pool="a\"b",state="kept"} 3"#,
             r#"stdio_bus_sessions{state="lost"} 6"#,
             r#"stdio_bus_workers{pool="a\"b",state="resting"} 2"#,
-            r#"stdio_bus_workers{pool="a\"b",state="up"} 0"#,
+            r#"stdio_bus_workers{pool="a\"b",state="up"} 1"#,
+            r#"stdio_bus_node_workers{pool="a\"b",node="n1"} 1"#,
+            r#"stdio_bus_node_workers{pool="a\"b",node="n2"} 0"#,
+            r#"stdio_bus_node_sessions{pool="a\"b",node="n1"} 3"#,
             r#"stdio_bus_worker_restarts_total{pool="a\"b"} 9"#,
             r#"stdio_bus_requests_total{pool="a\"b"} 12"#,
             r#"stdio_bus_answers_total{pool="a\"b",outcome="result"} 7"#,

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use rpc::text::replace_control;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -41,7 +42,7 @@ pub fn close(target: &Target, wanted: &str) -> Result<(), Fault> {
     connection.hello("stdio-bus sessions", None).map_err(Fault::timeout_as_unreachable)?;
     match connection.request("_bus/close", json!({ "session": wanted })) {
         Ok(_) => Ok(()),
-        Err(Fault::Refused(error)) if error.get().contains(r#""reason":"unknown_session""#) => {
+        Err(Fault::Refused(error)) if is_unknown(&reason_of(error.get())) => {
             let mut all = pages(&mut connection, usize::MAX)?;
             Err(no_such(&all["sessions"].take(), wanted))
         }
@@ -71,12 +72,24 @@ pub(crate) fn no_such(all: &Value, wanted: &str) -> Fault {
     };
     let names: Vec<_> = list(all).iter().take(MAX_NAMED).map(name).collect();
     let more = list(all).len().saturating_sub(MAX_NAMED);
-    let names = match (names.is_empty(), more) {
-        (true, _) => "the bus has no sessions".to_owned(),
-        (_, 0) => format!("there are {}", names.join(", ")),
-        _ => format!("there are {}, and {more} more: see `stdio-bus sessions`", names.join(", ")),
+    let there_are = match (names.is_empty(), more) {
+        (true, _) => String::new(),
+        (_, 0) => format!("; there are {}", names.join(", ")),
+        _ => format!("; there are {}, and {more} more", names.join(", ")),
     };
-    Fault::Failed(format!("no session {wanted:?}; {names}"))
+    let wanted = replace_control(wanted, '?');
+    Fault::Failed(format!("there is no session {wanted}{there_are}; `stdio-bus sessions` lists them"))
+}
+
+/// Whether a bus refuses a request for this reason because it does not know the session. With several pools and no
+/// default one it asks which of them may know it.
+pub(crate) fn is_unknown(reason: &str) -> bool {
+    matches!(reason, "unknown_session" | "unknown_pool")
+}
+
+fn reason_of(error: &str) -> String {
+    let error: Value = serde_json::from_str(error).unwrap_or_default();
+    error["data"]["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 fn parse(answer: &RawValue) -> Value {
@@ -211,13 +224,16 @@ s12      lost   -                 0    59s   59s  -       -                     
 
     #[test]
     fn a_session_that_cannot_be_closed_is_not_there() {
-        let unknown = r#"{"code":-32051,"message":"no","data":{"reason":"unknown_session"}}"#;
-        let bus = FakeBus::answering(&[
-            &[&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{unknown}}}"#)],
-            &[r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"session":"s1","client":"zed"}]}}"#],
-        ]);
-        let fault = close(&bus.target(), "s9").unwrap_err();
-        assert_eq!(fault.to_string(), r#"no session "s9"; there are s1 of zed"#);
+        for reason in ["unknown_session", "unknown_pool"] {
+            let unknown = format!(r#"{{"code":-32051,"message":"no","data":{{"reason":"{reason}"}}}}"#);
+            let bus = FakeBus::answering(&[
+                &[&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{unknown}}}"#)],
+                &[r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"session":"s1","client":"zed"}]}}"#],
+            ]);
+            let fault = close(&bus.target(), "s9").unwrap_err();
+            let expected = "there is no session s9; there are s1 of zed; `stdio-bus sessions` lists them";
+            assert_eq!(fault.to_string(), expected);
+        }
     }
 
     #[test]

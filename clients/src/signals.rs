@@ -40,7 +40,7 @@ impl Signals {
         Signals::install_with(flag::register_conditional_default).map_err(fault)
     }
 
-    /// The same, but the default action is to exit with code 0.
+    /// Like `install`, but the default action is to exit with code 0.
     pub fn install_clean_exit() -> Result<Signals, Fault> {
         let exit = |signal, defaults_active| flag::register_conditional_shutdown(signal, 0, defaults_active);
         Signals::install_with(exit).map_err(fault)

@@ -48,6 +48,9 @@ pub fn describe(status: &RawValue) -> String {
     for line in table::lines(&rows) {
         let _ = writeln!(text, "{line}");
     }
+    for (name, worker) in down(&status) {
+        let _ = writeln!(text, "{name}: {}", why_down(worker));
+    }
     for kind in ["refused", "skipped"] {
         let counts = counts(&status[kind], |_| true);
         if !counts.is_empty() {
@@ -210,11 +213,35 @@ fn traffic(status: &Value) -> String {
     text
 }
 
-fn worker_row(pool: &Value, worker: &Value) -> Vec<Cell> {
-    let name = match &worker["worker"] {
+fn worker_name(pool: &Value, worker: &Value) -> String {
+    match &worker["worker"] {
         Value::Null => word(&pool["id"]),
         number => format!("{}/{}", word(&pool["id"]), word(number)),
-    };
+    }
+}
+
+/// The workers that rest or are broken: their names, and what the bus says about them.
+fn down(status: &Value) -> impl Iterator<Item = (String, &Value)> {
+    list(&status["pools"]).iter().flat_map(|pool| {
+        let workers = list(&pool["workers"]).iter().filter(|worker| is_down(worker));
+        workers.map(|worker| (worker_name(pool, worker), worker))
+    })
+}
+
+/// Whether a worker waits to be started again after a failure, or is not started any more.
+pub fn is_down(worker: &Value) -> bool {
+    matches!(worker["state"].as_str(), Some("resting" | "broken"))
+}
+
+/// Why a worker is down, on one line: its last words say more than how its process ended.
+pub fn why_down(worker: &Value) -> String {
+    let told = ["last_words", "last_exit"].into_iter().find_map(|key| worker[key].as_str());
+    let why = told.map(str::trim).filter(|why| !why.is_empty()).unwrap_or("it does not start");
+    replace_control(&why.replace(['\n', '\r'], " | "), '?')
+}
+
+fn worker_row(pool: &Value, worker: &Value) -> Vec<Cell> {
+    let name = worker_name(pool, worker);
     let up = worker["up_sec"].as_u64().map_or_else(|| "-".to_owned(), duration);
     let field = |key: &str| word(&worker[key]);
     let [state, pid, sessions] = ["state", "pid", "sessions"].map(field);
@@ -325,7 +352,8 @@ mod tests {
            "rss_bytes":327155712,"cpu_percent":12.5,
            "last_recycled":"idle"},
           {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12,"last_exit":"signal 9"},
-          {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1"}]},
+          {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1",
+           "last_words":"exit 1; stderr: no key\nset KEY"}]},
         {"id":"solo","mode":"dedicated","workers":[]}],
         "counters":{"stray_lines":7,"requests":9000,"recycled":2,"worker_deaths":17,"unauthorized":0}}"#;
 
@@ -344,6 +372,8 @@ claude/0  up       424242  1h 1m         5      2    312M  12%         0  recycl
 claude/1  resting       -      -         0      0       -    -        12  signal 9
 claude/2  broken        -      -         0      0       -    -         5  exit 1
 solo      -             -      -         -      -       -    -         -  -
+claude/1: signal 9
+claude/2: exit 1; stderr: no key | set KEY
 refused since the start: 3 busy
 skipped since the start: 7 stray lines, 1 too large
 counted since the start: 2 recycled, 17 worker deaths

@@ -1,16 +1,16 @@
 //! The connection to NATS: who we are there, over what, and what becomes of it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions, Event, ServerError};
+use async_nats::{Client, ClientError, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use kernel_core::config::ClusterConfig;
-use kernel_shell::config::{is_loopback_server, read_secret};
+use kernel_shell::config::is_loopback_server;
 use log::{debug, warn};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::End;
+use crate::identity::Prover;
 use crate::pipe::MIN_FRAME_BYTES;
 use crate::pipe::frame::MAX_FRAME_BYTES;
 use crate::subjects;
@@ -33,6 +33,8 @@ pub(crate) enum Change {
     Disconnected,
     /// The server refuses something, such as a subject.
     Refused(String),
+    /// The server does not let us in, and why. It is asked again and again.
+    ShutOut(String),
 }
 
 /// A connection to NATS that is made anew whenever it breaks.
@@ -47,7 +49,7 @@ impl Carrier {
         let shown = cluster.url.join(", ");
         let (tell, changes) = unbounded_channel();
         let (ask_reconnect, mut reconnects) = unbounded_channel::<()>();
-        let options = options(cluster, name, what).await?.event_callback(move |event| {
+        let options = options(cluster, name, what)?.event_callback(move |event| {
             let change = match event {
                 Event::Connected => Some(Change::Connected),
                 Event::Disconnected => Some(Change::Disconnected),
@@ -58,6 +60,9 @@ impl Carrier {
                 }
                 Event::ServerError(ServerError::Other(text)) => Some(Change::Refused(subjects::shown(&text))),
                 Event::ServerError(error) => Some(Change::Refused(subjects::shown(&error.to_string()))),
+                Event::ClientError(ClientError::Other(what)) if is_shut_out(&what) => {
+                    Some(Change::ShutOut(shut_out(&what)))
+                }
                 Event::SlowConsumer(_) => {
                     warn!("messages of NATS were dropped, because this process did not take them in time");
                     None
@@ -73,15 +78,16 @@ impl Carrier {
             std::future::ready(())
         });
         let client = options.connect(&cluster.url).await.map_err(|error| match error.kind() {
-            async_nats::ConnectErrorKind::AuthorizationViolation
-            | async_nats::ConnectErrorKind::Authentication => End::refused(format!(
-                "NATS at {shown} does not let us in ({error}): see cluster.creds or cluster.nkey"
-            )),
+            ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                End::refused(format!("{shown}: {}", shut_out(&error.to_string())))
+            }
             _ if !is_local(cluster) => End::unavailable(format!(
                 "no NATS server with TLS answers at {shown}, and off loopback there must be TLS: {}",
-                cause(&error)
+                cause_of(&error, cluster)
             )),
-            _ => End::unavailable(format!("no NATS server answers at {shown}: {}", cause(&error))),
+            _ => {
+                End::unavailable(format!("no NATS server answers at {shown}: {}", cause_of(&error, cluster)))
+            }
         })?;
         if client.max_payload() < MIN_FRAME_BYTES {
             let most = client.max_payload();
@@ -117,11 +123,17 @@ pub(crate) fn max_frame_bytes(client: &Client) -> usize {
     client.max_payload().min(MAX_FRAME_BYTES)
 }
 
-async fn options(cluster: &ClusterConfig, name: &str, what: &str) -> Result<ConnectOptions, End> {
+fn options(cluster: &ClusterConfig, name: &str, what: &str) -> Result<ConnectOptions, End> {
     // Which of several providers TLS takes does not depend on what else is built in.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let is_local = is_local(cluster);
-    let mut options = ConnectOptions::new()
+    let options = match Prover::new(cluster).map_err(End::misconfigured)? {
+        Some(prover) => {
+            ConnectOptions::with_auth_callback(move |nonce| std::future::ready(prover.prove(&nonce)))
+        }
+        None => ConnectOptions::new(),
+    };
+    let mut options = options
         .name(what)
         .custom_inbox_prefix(subjects::inbox(name))
         .ping_interval(PING_INTERVAL)
@@ -139,19 +151,19 @@ async fn options(cluster: &ClusterConfig, name: &str, what: &str) -> Result<Conn
     if let Some(ca) = &cluster.ca {
         options = options.add_root_certificates(ca.clone());
     }
-    if let Some(path) = &cluster.creds {
-        options = options
-            .credentials(&secret(path)?)
-            .map_err(|error| End::misconfigured(format!("{} is no .creds file: {error}", path.display())))?;
-    }
-    if let Some(path) = &cluster.nkey {
-        options = options.nkey(secret(path)?.trim().to_owned());
-    }
     Ok(options)
 }
 
-fn secret(path: &Path) -> Result<String, End> {
-    read_secret(path).map_err(End::misconfigured)
+/// Whether this error of a try to connect says that the server does not know us. The async client tells it as text.
+fn is_shut_out(error: &str) -> bool {
+    [ConnectErrorKind::AuthorizationViolation, ConnectErrorKind::Authentication]
+        .iter()
+        .any(|kind| kind.to_string() == error)
+}
+
+/// What people are told about that.
+fn shut_out(error: &str) -> String {
+    format!("NATS does not let us in ({error}): see cluster.creds or cluster.nkey")
 }
 
 /// The pause before a try to connect: none before the first, then longer ones, none of them alike.
@@ -161,6 +173,22 @@ fn pause(attempt: usize) -> Duration {
         attempt => (5_u64 << attempt.min(8)).min(LONGEST_PAUSE_MS),
     };
     Duration::from_millis(fastrand::u64(most / 2..=most))
+}
+
+/// Why there is no connection. Where a certificate is not believed, also which authorities are.
+fn cause_of(error: &async_nats::ConnectError, cluster: &ClusterConfig) -> String {
+    let why = cause(error);
+    if error.kind() != ConnectErrorKind::Tls && !why.contains("certificate") {
+        return why;
+    }
+    match &cluster.ca {
+        Some(path) => {
+            format!("{why}: cluster.ca (--ca) names the authorities of servers, and is {}", path.display())
+        }
+        None => format!(
+            "{why}: cluster.ca (--ca) names the authorities of servers; without it they are the system's"
+        ),
+    }
 }
 
 /// The innermost reason of an error: the outer ones only name the step.

@@ -19,6 +19,8 @@ mod folders;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 #[cfg(feature = "nats")]
+mod identity;
+#[cfg(feature = "nats")]
 pub mod link;
 #[cfg(feature = "nats")]
 mod local;

@@ -48,7 +48,7 @@ impl NodeRow {
         ]
     }
 
-    /// The same for programs.
+    /// The table of nodes as JSON, for programs.
     pub fn json(&self) -> Value {
         let about = &self.about;
         json!({
@@ -105,7 +105,12 @@ async fn tell(cluster: &ClusterConfig, name: String, node: &str, drain: bool) ->
     } else {
         let request = to_bytes(&Request::Drain { drain });
         let mut answers = ask(&client, &name, subjects::open(node), request).await?;
-        matches!(answers.next::<Reply>(ANSWER_WAIT).await, Some(Answer::Of(by, _)) if by == node)
+        match answers.next::<Reply>(ANSWER_WAIT).await {
+            Some(Answer::Of(by, Reply { refused: Some(why), .. })) if by == node => {
+                return Err(End::refused(format!("node {node}: {}", shown(&why))));
+            }
+            answer => matches!(answer, Some(Answer::Of(by, _)) if by == node),
+        }
     };
     if is_told {
         return Ok(());

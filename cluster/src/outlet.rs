@@ -49,7 +49,7 @@ impl Outlet {
         }
     }
 
-    /// Whether these bytes, which are next, can go to the sink without a stay here.
+    /// Whether these bytes, which are next, can be written to the sink without being buffered here.
     pub(crate) fn lets_pass(&mut self, bytes: &[u8]) -> bool {
         let passes = self.queue.is_empty() && self.inserts.is_empty();
         if passes && !bytes.is_empty() {

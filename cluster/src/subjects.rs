@@ -14,6 +14,8 @@
 use std::fmt::Write;
 
 use async_nats::Subject;
+pub(crate) use kernel_shell::config::host_name;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -134,24 +136,18 @@ pub(crate) fn pipe_of(subject: &str) -> Option<u64> {
     is_number.then(|| u64::from_str_radix(last, 16).ok()).flatten()
 }
 
-/// Whether this may be the name of a bus: letters, digits, `-` and `_`, at most 32.
+/// Whether this may be the name of a bus: letters, digits, `-` and `_`, at most 32, and no `-` first.
 pub(crate) fn is_name(text: &str) -> bool {
+    is_id(text) && !text.starts_with('-')
+}
+
+/// Whether this may tell one edge, or one life of it, from others.
+pub(crate) fn is_id(text: &str) -> bool {
     text.len() <= NAME_CHARS_MAX && is_token(text)
 }
 
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
-}
-
-/// The name of this machine, as far as it can be the name of a bus.
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .or_else(|_| std::env::var("HOSTNAME").map_err(std::io::Error::other))
-        .unwrap_or_default();
-    let first = name.trim().split('.').next().unwrap_or_default();
-    let plain: String =
-        first.chars().filter(|letter| is_token(&letter.to_string())).take(NAME_CHARS_MAX).collect();
-    if plain.is_empty() { "edge".to_owned() } else { plain }
 }
 
 /// 128 random bits as 22 characters.
@@ -222,6 +218,6 @@ mod tests {
     fn a_pool_is_one_token() {
         assert_eq!(ask("claude").as_str(), "bus.v1.ask.claude");
         assert_eq!(ask("a.b").as_str(), "bus.v1.ask.a%2Eb");
-        assert!(is_name(&host_name()));
+        assert!(is_name(&host_name()) && is_name("n-1") && !is_name("-n1") && is_id("-n1"));
     }
 }

@@ -133,7 +133,7 @@ pub(crate) enum Event {
     Gone,
     /// Whoever has the key of the node tells it to take no new sessions.
     Close,
-    /// The same, to take them again.
+    /// Whoever has the key of the node tells it to take new sessions again.
     Reopen,
 }
 

@@ -192,6 +192,29 @@ mod tests {
     }
 
     #[test]
+    fn the_last_title_of_a_session_and_the_files_of_its_tools_are_found() {
+        let dir = tempdir().unwrap();
+        let titled = |title: &str| update(&json!({ "sessionUpdate": "session_info_update", "title": title }));
+        let reads = update(&json!({ "sessionUpdate": "tool_call", "toolCallId": "t", "title": "Read",
+            "locations": [{ "path": "/srv/shop/ledger.rs", "line": 3 }] }));
+        drop(keep(dir.path(), "one", &[("zed", prompt("hello")), ("agent", titled("A first guess"))]));
+        let archive = Archive::open(dir.path()).unwrap().unwrap();
+        assert_eq!(found(&archive, &["guess"], |_| ()), ["A first \u{2}guess\u{3}"]);
+        assert_eq!(found(&archive, &["ledger"], |_| ()).len(), 0);
+        let more = [("agent", reads), ("agent", titled("Wombats")), ("agent", titled("Wombats"))];
+        drop(keep(dir.path(), "one", &more));
+        let archive = Archive::open(dir.path()).unwrap().unwrap();
+        assert_eq!(found(&archive, &["wombat"], |_| ()), ["\u{2}Wombats\u{3}"]);
+        assert_eq!(found(&archive, &["guess"], |_| ()).len(), 0);
+        assert_eq!(found(&archive, &["ledger"], |_| ()).len(), 1);
+        // An index of an earlier version is made again, with all of it.
+        let db = rusqlite::Connection::open(dir.path().join("index.sqlite")).unwrap();
+        db.execute_batch("DELETE FROM parts; PRAGMA user_version = 1;").unwrap();
+        let archive = Archive::open(dir.path()).unwrap().unwrap();
+        assert_eq!(found(&archive, &["wombats"], |_| ()).len(), 1);
+    }
+
+    #[test]
     fn a_transcript_whose_header_is_being_written_is_known_by_its_name_afterwards() {
         let (dir, whole) = (tempdir().unwrap(), tempdir().unwrap());
         drop(keep(whole.path(), "one", &[("zed", prompt("hello"))]));

@@ -33,7 +33,7 @@ pub struct Earlier {
     pub cursor: Cursor,
     /// Nothing is missing in it.
     pub is_whole: bool,
-    /// There is no more, by now.
+    /// There is no more of what is asked for, by now.
     pub is_end: bool,
 }
 
@@ -123,6 +123,7 @@ pub fn read(
         if let Some(entry) = Entry::parse(&line) {
             let is_counted = at >= counted_from;
             if is_counted && !is_wanted(&entry, upto, asked.before) {
+                page.is_end = true;
                 break;
             }
             upto = entry.n.filter(|_| is_counted).unwrap_or(upto).max(upto);

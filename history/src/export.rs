@@ -109,14 +109,18 @@ fn markdown(header: &Header, story: &Story) -> String {
                 let quoted: Vec<String> = plain(text).lines().map(|line| format!("> {line}")).collect();
                 let _ = write!(out, "\n{}\n", quoted.join("\n"));
             }
-            Part::Tool { title, status, input, output, diffs, .. } => {
+            Part::Tool { title, status, input, output, diffs, paths, .. } => {
                 let title = escape(&replace_control(title, ' '));
                 let _ = write!(out, "\n<details><summary>{title} ({status})</summary>\n\n");
                 if let Some(input) = input {
                     out.push_str(&fenced(&plain(input), ""));
                 }
+                let code = |path: &str| replace_control(path, ' ').replace('`', "'");
+                for path in without_diff(paths, diffs) {
+                    let _ = write!(out, "\n`{}`\n\n", code(path));
+                }
                 for (path, old, new) in diffs {
-                    let _ = write!(out, "\n`{}`\n\n", replace_control(path, ' ').replace('`', "'"));
+                    let _ = write!(out, "\n`{}`\n\n", code(path));
                     out.push_str(&fenced(&plain(&diff(old, new)), "diff"));
                 }
                 if !output.trim().is_empty() {
@@ -129,6 +133,9 @@ fn markdown(header: &Header, story: &Story) -> String {
             }
             Part::Note { text, .. } => {
                 let _ = writeln!(out, "\n*{}*", replace_control(text, ' '));
+            }
+            Part::Aside { text, .. } => {
+                let _ = write!(out, "\n{}\n", plain(text).trim_end());
             }
         }
     }
@@ -156,6 +163,15 @@ fn diff(old: &str, new: &str) -> String {
     out.extend(new[same..new.len() - end].iter().map(|line| format!("+{line}")));
     out.extend(old[old.len() - end..].iter().take(AROUND).map(|line| format!(" {line}")));
     out.join("\n")
+}
+
+/// The files that a tool works with and has no diff of.
+fn without_diff<'a>(
+    paths: &'a [String],
+    diffs: &'a [(String, String, String)],
+) -> impl Iterator<Item = &'a str> {
+    let has_diff = |path: &&String| diffs.iter().any(|(other, ..)| other == *path);
+    paths.iter().filter(move |path| !has_diff(path)).map(String::as_str)
 }
 
 /// Text that is text in HTML, wherever it stands.
@@ -202,11 +218,14 @@ fn html(header: &Header, story: &Story) -> String {
                     "<details class=\"thought\"><summary>thought</summary><pre>{thought}</pre></details>"
                 );
             }
-            Part::Tool { title, status, input, output, diffs, .. } => {
+            Part::Tool { title, status, input, output, diffs, paths, .. } => {
                 let (title, status) = (text(title), text(status));
                 let _ = writeln!(out, "<details><summary>{title} ({status}) <time>{at}</time></summary>");
                 if let Some(input) = input {
                     let _ = writeln!(out, "<pre>{}</pre>", text(input));
+                }
+                for path in without_diff(paths, diffs) {
+                    let _ = writeln!(out, "<p>{}</p>", text(path));
                 }
                 for (path, old, new) in diffs {
                     let _ = writeln!(
@@ -226,6 +245,9 @@ fn html(header: &Header, story: &Story) -> String {
             }
             Part::Note { text: note, .. } => {
                 let _ = writeln!(out, "<p class=\"note\">{}</p>", text(note));
+            }
+            Part::Aside { text: told, .. } => {
+                let _ = writeln!(out, "<div class=\"words note\">{}</div>", text(told));
             }
         }
     }

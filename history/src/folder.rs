@@ -109,6 +109,11 @@ impl Folder {
         self.open_file(id, OFlag::O_RDONLY)
     }
 
+    /// Whether nobody has this session any more.
+    pub fn is_gone(&self, id: &SessionId) -> bool {
+        self.read(id).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     fn open_file(&self, id: &SessionId, flags: OFlag) -> io::Result<File> {
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;

@@ -10,11 +10,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, Row, params};
+use rusqlite::{Connection, ErrorCode, Row, Statement, params};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::entry::{Entry, Event, Header, What};
+use crate::entry::{AGENT, Entry, Event, Header, What};
 use crate::folder::{Folder, Listed, SessionId};
 use crate::reader::Lines;
 use crate::spent;
@@ -25,7 +25,7 @@ const FILE: &str = "index.sqlite";
 /// Another program may be writing.
 const BUSY: Duration = Duration::from_secs(10);
 /// The version of the tables. An index of another version is made again.
-const TABLES: i64 = 1;
+const TABLES: i64 = 2;
 /// How much of a text is kept for the list.
 const SHOWN_CHARS: usize = 200;
 /// How much of a file is read at once.
@@ -37,8 +37,9 @@ const SCHEMA: &str = "
 CREATE TABLE sessions (id TEXT PRIMARY KEY, bytes INTEGER NOT NULL, offset INTEGER NOT NULL, session TEXT NOT NULL,
   agent_session TEXT NOT NULL, pool TEXT NOT NULL, agent TEXT, cwd TEXT, node TEXT, opened TEXT NOT NULL, title TEXT,
   first_words TEXT, last TEXT, prompts INTEGER NOT NULL, closed INTEGER NOT NULL, meter TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE parts (number INTEGER PRIMARY KEY, id TEXT NOT NULL, at TEXT NOT NULL, by TEXT NOT NULL);
-CREATE INDEX parts_of ON parts (id);
+CREATE TABLE parts (number INTEGER PRIMARY KEY, id TEXT NOT NULL, at TEXT NOT NULL, by TEXT NOT NULL,
+  is_title INTEGER NOT NULL);
+CREATE INDEX parts_of ON parts (id, is_title);
 CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = \"unicode61 remove_diacritics 2\");
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 CREATE TABLE usage (id TEXT NOT NULL, day TEXT NOT NULL, kind TEXT NOT NULL, amount REAL NOT NULL,
@@ -384,10 +385,50 @@ fn fts(words: &[String]) -> Option<String> {
 }
 
 fn remove(db: &Connection, id: &str) -> rusqlite::Result<()> {
-    db.execute("DELETE FROM words WHERE rowid IN (SELECT number FROM parts WHERE id = ?1)", [id])?;
-    db.execute("DELETE FROM parts WHERE id = ?1", [id])?;
+    forget_parts(db, id, true)?;
+    forget_parts(db, id, false)?;
     db.execute("DELETE FROM usage WHERE id = ?1", [id])?;
     db.execute("DELETE FROM sessions WHERE id = ?1", [id]).map(drop)
+}
+
+/// Forgets the title of a session, or all else that is found of it.
+fn forget_parts(db: &Connection, id: &str, is_title: bool) -> rusqlite::Result<()> {
+    let these = "FROM parts WHERE id = ?1 AND is_title = ?2";
+    db.execute(&format!("DELETE FROM words WHERE rowid IN (SELECT number {these})"), params![id, is_title])?;
+    db.execute(&format!("DELETE {these}"), params![id, is_title]).map(drop)
+}
+
+/// Adds what is found of a session.
+struct Adder<'a> {
+    db: &'a Connection,
+    part: Statement<'a>,
+    words: Statement<'a>,
+}
+
+impl<'a> Adder<'a> {
+    fn new(db: &'a Connection) -> rusqlite::Result<Adder<'a>> {
+        Ok(Adder {
+            db,
+            part: db.prepare("INSERT INTO parts (id, at, by, is_title) VALUES (?1, ?2, ?3, ?4)")?,
+            words: db.prepare("INSERT INTO words (rowid, text) VALUES (?1, ?2)")?,
+        })
+    }
+
+    /// Adds words, and when and by whom they were said.
+    fn add(
+        &mut self,
+        id: &SessionId,
+        at: &str,
+        by: &str,
+        words: &str,
+        is_title: bool,
+    ) -> rusqlite::Result<()> {
+        if !words.trim().is_empty() {
+            self.part.execute(params![id.as_str(), at, by, is_title])?;
+            self.words.execute(params![self.db.last_insert_rowid(), words])?;
+        }
+        Ok(())
+    }
 }
 
 /// What the index knows of a file.
@@ -493,27 +534,26 @@ impl Known {
     }
 
     fn take(&mut self, story: Story, db: &Connection, id: &SessionId) -> rusqlite::Result<()> {
+        let mut adder = Adder::new(db)?;
+        if let Some(title) = story.title.as_deref().filter(|title| self.title.as_ref() != Some(&shown(title)))
+        {
+            // The last title is found, and those before it no more.
+            forget_parts(db, id.as_str(), true)?;
+            let at = story.last.as_deref().unwrap_or_default();
+            adder.add(id, at, AGENT, title, true)?;
+        }
         self.title = story.title.or(self.title.take()).map(|text| shown(&text));
         self.first_words = self.first_words.take().or(story.first_words).map(|text| shown(&text));
         if story.last.is_some() {
             (self.last, self.closed) = (story.last, story.is_closed);
         }
         self.prompts += story.prompts;
-        let (mut part_row, mut word_row) = (
-            db.prepare("INSERT INTO parts (id, at, by) VALUES (?1, ?2, ?3)")?,
-            db.prepare("INSERT INTO words (rowid, text) VALUES (?1, ?2)")?,
-        );
         for part in &story.parts {
-            let words = part.words();
-            if words.trim().is_empty() {
-                continue;
-            }
             let by = match part {
                 Part::Words { by, .. } => by,
-                _ => crate::entry::AGENT,
+                _ => AGENT,
             };
-            part_row.execute(params![id.as_str(), part.at(), by])?;
-            word_row.execute(params![db.last_insert_rowid(), words])?;
+            adder.add(id, part.at(), by, &part.words(), false)?;
         }
         Ok(())
     }

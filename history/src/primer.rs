@@ -1,6 +1,6 @@
 //! What was said last in a session, as the first prompt of another one: for agents that cannot open sessions again.
 
-use crate::entry::Entry;
+use crate::entry::{AGENT, Entry};
 use crate::story::{Part, Story};
 
 /// The most characters that such a prompt has.
@@ -9,7 +9,7 @@ pub const PRIMER_CHARS: usize = 24_000;
 const BEGINNING: &str = "We have talked about this before. This is what was said last:\n\n";
 const END: &str = "\n\nPlease go on from here.";
 
-/// The text. Words and the names of tools are in it, but neither thoughts nor what tools have put out.
+/// The text. Words, plans, summaries and the names of tools are in it, but neither thoughts nor the output of tools.
 pub fn primer(entries: &[Entry]) -> String {
     let mut story = Story::default();
     entries.iter().for_each(|entry| story.tell(entry));
@@ -18,6 +18,7 @@ pub fn primer(entries: &[Entry]) -> String {
     for part in story.parts.iter().rev() {
         let text = match part {
             Part::Words { by, text, .. } => format!("[{by}] {}", text.trim()),
+            Part::Aside { text, .. } => format!("[{AGENT}] {}", text.trim()),
             Part::Tool { title, status, .. } => format!("[tool, {status}] {title}"),
             Part::Question { .. } | Part::Thought { .. } | Part::Note { .. } => continue,
         };

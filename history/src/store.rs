@@ -3,24 +3,27 @@
 //! A file is begun with the first word of a session: one that was opened and never used leaves none. What cannot be
 //! written is counted, and stands in the file as a gap as soon as it can.
 
+mod debt;
+mod last;
+mod paper;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::io;
 
-use log::{info, warn};
+use log::warn;
 use serde_json::value::RawValue;
+
+use self::last::last_of;
+use self::paper::{Paper, Session};
 
 use crate::cut::cut;
 use crate::earlier::{self, Asked, Earlier};
-use crate::entry::{Entry, Event, Gap, Header, What};
+use crate::entry::{Entry, Event, Header, What};
 use crate::folder::{Folder, SessionId};
-use crate::joiner::Joiner;
 use crate::message::Kind;
 use crate::spent::{self, Spent};
-use crate::usage::Meter;
 
 /// What is heard of a session before its first word, and kept until then.
 const HELD_ENTRIES: usize = 64;
@@ -30,8 +33,8 @@ const OPEN_FILES: usize = 256;
 /// Why lines are missing.
 const TOO_SLOW: &str = "the disk or this program was too slow";
 const AWAY: &str = "the writer was away";
-/// How much of the end of a file is read to find its last entry.
-const TAIL_BYTES: u64 = 1 << 20;
+/// So many sessions that have ended may wait for a disk that takes nothing, each with what is missing of it.
+const OWED_MAX: usize = 1024;
 
 /// What is said of a session, and what becomes of it.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub struct Heard {
     pub by: String,
     /// How many lines of the session the bus had logged before it.
     pub before: Option<u64>,
-    /// The same, with this one if it is logged.
+    /// How many lines were logged up to this one, with this one if it is logged.
     pub n: Option<u64>,
     /// It may have been said before.
     pub is_replay: bool,
@@ -69,52 +72,27 @@ pub struct Counted {
     pub missed: u64,
 }
 
-/// A session that is open.
-struct Session {
-    id: SessionId,
-    header: Header,
-    joiner: Joiner,
-    /// What came before its first word.
-    held: Vec<Entry>,
-    held_bytes: usize,
-    /// Its file has a header.
-    is_begun: bool,
-    /// What its agent tells again is in its file already.
-    knows_replay: bool,
-    file: Option<File>,
-    /// The last write did not succeed, and may have left half a line.
-    is_torn: bool,
-    is_synced: bool,
-    gap: Option<Gap>,
-    /// How many lines the bus had logged when the last of the gap was said.
-    gap_upto: Option<u64>,
-    /// The last `n` in its file.
-    last_n: Option<u64>,
-    /// When something was written to it last, in the order of writes.
-    used: u64,
-    /// The last sums that its agent has reported, once it has reported some.
-    meter: Option<Meter>,
-}
-
 /// All sessions that a bus has open.
 pub struct Store {
-    folder: Folder,
+    paper: Paper,
     sessions: HashMap<String, Session>,
-    open_files: usize,
+    /// Sessions that have ended, and owe their files something that could not be written.
+    owed: VecDeque<Session>,
+    /// The labels of the sessions whose files are open, those first that said nothing for the longest time.
+    open_files: BTreeMap<u64, String>,
     most_files: usize,
     /// The bus has told of all sessions that it had open before.
     knows_all: bool,
     writes: u64,
-    counted: Counted,
     spent: Spent,
-    /// Why nothing can be written, in the words of the system.
-    failing: Option<String>,
 }
 
 /// Whether a session begins with this: somebody says something, and does not only tell what can be said.
 fn is_word(message: &RawValue) -> bool {
     let Some(kind) = Kind::of(message) else { return true };
     match (kind.method.as_deref(), kind.update()) {
+        // What is set before the first prompt, and that it was.
+        (Some("session/set_mode" | "session/set_model" | "session/set_config_option") | None, _) => false,
         (Some("session/update"), Some(update)) => !matches!(
             update,
             "available_commands_update"
@@ -131,10 +109,16 @@ fn is_word(message: &RawValue) -> bool {
 impl Store {
     /// Writes into this folder.
     pub fn new(folder: Folder) -> Store {
-        let (counted, spent) = (Counted::default(), Spent::default());
-        let (sessions, most_files) = (HashMap::new(), OPEN_FILES);
-        let (open_files, writes, knows_all, failing) = (0, 0, false, None);
-        Store { folder, sessions, open_files, most_files, knows_all, writes, counted, spent, failing }
+        Store {
+            paper: Paper::new(folder),
+            sessions: HashMap::new(),
+            owed: VecDeque::new(),
+            open_files: BTreeMap::new(),
+            most_files: OPEN_FILES,
+            knows_all: false,
+            writes: 0,
+            spent: Spent::default(),
+        }
     }
 
     /// So many files may be open at the same time. A file that is not open is not locked, either.
@@ -149,18 +133,18 @@ impl Store {
 
     /// The sessions that are open. `None`: the bus has not told of all of them.
     pub fn open_ids(&self) -> Option<HashSet<SessionId>> {
-        let ids = || self.sessions.values().map(|session| session.id.clone());
+        let ids = || self.sessions.values().chain(&self.owed).map(|session| session.id.clone());
         self.knows_all.then(|| ids().collect())
     }
 
     /// The folder.
     pub fn folder(&self) -> &Folder {
-        &self.folder
+        &self.paper.folder
     }
 
     /// What is counted.
     pub fn counted(&self) -> Counted {
-        self.counted
+        self.paper.counted
     }
 
     /// What was used.
@@ -170,7 +154,7 @@ impl Store {
 
     /// Why nothing can be written now.
     pub fn failing(&self) -> Option<&str> {
-        self.failing.as_deref()
+        self.paper.failing.as_deref().or(self.paper.failing_sync.as_deref())
     }
 
     /// A session is open under this label. What stood under it before is over.
@@ -178,42 +162,35 @@ impl Store {
         if self.sessions.contains_key(label) {
             self.ended(label, header.opened.clone(), 0, None);
         }
-        let id = SessionId::of(&header.pool, header.node.as_deref(), &header.agent_session);
-        let mut session = Session {
-            id,
-            header,
-            joiner: Joiner::default(),
-            held: Vec::new(),
-            held_bytes: 0,
-            is_begun: false,
-            knows_replay: false,
-            file: None,
-            is_torn: false,
-            is_synced: true,
-            gap: None,
-            gap_upto: None,
-            last_n: Some(0),
-            used: 0,
-            meter: None,
-        };
-        if let Ok(mut file) = self.folder.read(&session.id)
-            && let Some(last) = last_of(&mut file)
+        let mut session = Session::new(header);
+        if let Some(at) = self.owed.iter().position(|owing| owing.id == session.id)
+            && let Some(mut owing) = self.owed.remove(at)
+            && !self.settle(&mut owing)
         {
+            // It comes before the rest of the file, whoever writes that.
+            session.debt = owing.debt;
+        }
+        let last = self.paper.folder.read(&session.id).ok().and_then(|mut file| last_of(&mut file));
+        if let Some(last) = last {
             (session.is_begun, session.knows_replay) = (true, true);
             let is_same = session.header.is_life(&last.session, last.life.as_deref());
             session.last_n = if is_same && !last.is_closed { last.n } else { Some(0) };
+            session.told_upto = session.last_n;
             if !is_same || last.is_closed {
-                let Header { opened, session: id, life, .. } = session.header.clone();
-                session.hold(Entry::own(opened, What::Event(Event::Reopened { session: id, life })));
+                session.reopens();
             } else if last.n.is_none() && !last.is_reopened {
-                session.gap = Some(Gap { lines: None, why: AWAY.to_owned() });
+                session.debt.misses(None, AWAY, None);
             }
             // It is locked from now on, so that nobody removes it.
-            if self.open_files < self.most_files && session.open(&self.folder).is_ok() {
-                self.open_files += 1;
+            if self.open_files.len() < self.most_files && session.open(&self.paper.folder).is_ok() {
+                self.writes += 1;
+                session.used = self.writes;
+                self.open_files.insert(session.used, label.to_owned());
             }
+        } else if !session.debt.is_empty() {
+            session.reopens();
         }
-        self.counted.sessions += u64::from(session.is_begun);
+        self.paper.counted.sessions += u64::from(session.is_begun);
         self.sessions.insert(label.to_owned(), session);
     }
 
@@ -225,10 +202,15 @@ impl Store {
         }
         if heard.is_replay && session.knows_replay {
             session.last_n = heard.n.or(session.last_n);
-            session.replays_upto(heard.n);
+            // They stand in its file already.
+            session.told_upto = session.last_n;
+            if let Some(reopened) = session.debt.reopened_last() {
+                reopened.n = heard.n;
+            }
             return true;
         }
         session.knows_replay |= !heard.is_replay;
+        session.last_at.clone_from(&heard.at);
         self.lacks(label, heard.before, heard.missed);
         let Some(session) = self.sessions.get_mut(label) else { return false };
         if heard.is_again {
@@ -236,17 +218,19 @@ impl Store {
             session.last_n = heard.n;
         }
         if spent::may_report(&heard.message) && !heard.is_replay {
-            let grown = session.meter(&self.folder).read(&heard.message);
+            let grown = session.meter(&self.paper.folder).read(&heard.message);
             let day = heard.at.get(..10).unwrap_or_default();
             self.spent.add(label, &session.header.pool, day, &grown);
         }
         let (message, left_out) = cut(&heard.message);
         let what = What::Message(message.into_owned());
         let entry = Entry { at: heard.at, by: heard.by, n: heard.n, cut: left_out, what };
-        if !session.is_begun && matches!(&entry.what, What::Message(message) if !is_word(message)) {
+        let is_held = !session.is_begun && !session.has_words;
+        if is_held && matches!(&entry.what, What::Message(message) if !is_word(message)) {
             session.hold(entry);
             return true;
         }
+        session.has_words = true;
         let mut over = session.take_held();
         session.joiner.hear(entry, &mut over);
         self.write(label, &over);
@@ -278,7 +262,7 @@ impl Store {
         for (lines, why) in [(missed, TOO_SLOW), (away, AWAY)].into_iter().filter(|(lines, _)| *lines > 0) {
             session.misses(lines, why, before);
         }
-        self.counted.missed += missed + away;
+        self.paper.counted.missed += missed + away;
     }
 
     /// A session has ended. `missed`: the last lines of it, which could not be told; `n`: how many lines it had, if the
@@ -287,34 +271,46 @@ impl Store {
         if missed > 0 || n.is_some() {
             self.lacks(label, n, missed);
         }
-        let Some(session) = self.sessions.get_mut(label) else { return };
-        // One that was opened again and said nothing leaves its file as it was.
-        let is_unused = session.held.iter().any(|entry| matches!(entry.what, What::Event(_)));
-        if !is_unused && (session.is_begun || session.joiner.is_waiting() || session.gap.is_some()) {
+        self.spent.ended(label);
+        let Some(mut session) = self.sessions.remove(label) else { return };
+        self.open_files.remove(&session.used);
+        self.paper.counted.sessions -= u64::from(session.is_begun);
+        if session.is_unused() {
+            // One that was opened again and said nothing leaves its file as it was.
+            session.debt.forget_reopened_last();
+            self.paper.write(&mut session, &[]);
+        } else if session.is_begun || session.joiner.is_waiting() || !session.debt.is_empty() {
             let mut over: Vec<Entry> = session.joiner.flush().into_iter().collect();
             over.push(Entry::own(at, What::Event(Event::Closed)));
-            self.write(label, &over);
+            self.paper.write(&mut session, &over);
         }
-        self.spent.ended(label);
-        if let Some(session) = self.sessions.remove(label) {
-            self.counted.sessions -= u64::from(session.is_begun);
-            self.open_files -= usize::from(session.file.is_some());
-            if let Some(file) = &session.file
-                && !session.is_synced
-            {
-                let _ = file.sync_data();
-            }
+        self.paper.sync(&mut session);
+        if !session.debt.is_empty() {
+            session.file = None;
+            self.owe(session);
         }
     }
 
     /// Writes what waits of all sessions, because nothing more is heard. They are not closed: they may go on.
     pub fn leave(&mut self) {
         let labels: Vec<String> = self.sessions.keys().cloned().collect();
-        for label in labels {
-            let waiting = self.sessions.get_mut(&label).and_then(|session| session.joiner.flush());
-            self.write(&label, &waiting.into_iter().collect::<Vec<_>>());
+        for label in &labels {
+            let waiting = self.sessions.get_mut(label).and_then(|session| session.joiner.flush());
+            self.write(label, &waiting.into_iter().collect::<Vec<_>>());
         }
         self.sync();
+        // What could not be written so far, or may have been lost just now, is a gap that nobody else knows of.
+        for label in &labels {
+            if self.sessions.get(label).is_some_and(Session::is_owing) {
+                self.put(label, &[]);
+            }
+        }
+        self.sync();
+        let all = self.sessions.values().chain(&self.owed);
+        let owing = all.filter(|session| session.is_owing()).count();
+        if owing > 0 {
+            warn!("{owing} transcripts do not say that lines of them are missing");
+        }
     }
 
     /// What was said in an open session before this line of it. `None`: nobody has said what session that is.
@@ -322,23 +318,68 @@ impl Store {
         let waiting = self.sessions.get_mut(label)?.joiner.flush();
         // A message that goes on is written in two parts, so that no page has a part of an entry.
         self.write(label, &waiting.into_iter().collect::<Vec<_>>());
-        let session = self.sessions.get(label)?;
+        let session = self.sessions.get_mut(label)?;
         if !session.is_begun {
             return Some(Ok(Earlier::nothing()));
         }
-        let is_reopened = |entry: &&Entry| matches!(entry.what, What::Event(Event::Reopened { .. }));
-        let held = session.held.iter().find(is_reopened).map(|reopened| reopened.n.unwrap_or_default());
-        Some(self.folder.read(&session.id).and_then(|file| earlier::read(file, &session.header, held, asked)))
+        let held = session.debt.reopened().map(|reopened| reopened.n.unwrap_or_default());
+        Some(
+            self.paper
+                .folder
+                .read(&session.id)
+                .and_then(|file| earlier::read(file, &session.header, held, asked)),
+        )
     }
 
-    /// Makes what was written last on disk.
+    /// Makes what was written last on disk, and writes what sessions that have ended owe their files.
     pub fn sync(&mut self) {
-        for session in self.sessions.values_mut().filter(|session| !session.is_synced) {
-            if let Some(file) = &session.file {
-                let _ = file.sync_data();
-            }
-            session.is_synced = true;
+        let unsynced = self.sessions.iter().filter(|(_, session)| !session.unsynced.is_empty());
+        let labels: Vec<String> = unsynced.map(|(label, _)| label.clone()).collect();
+        let (mut tried, mut failed) = (labels.len(), 0);
+        for label in labels {
+            failed += usize::from(!self.sync_session(&label));
         }
+        for mut session in std::mem::take(&mut self.owed) {
+            tried += 1;
+            if !self.settle(&mut session) {
+                failed += 1;
+                self.owed.push_back(session);
+            }
+        }
+        if tried > 0 && failed == 0 {
+            self.paper.failing_sync = None;
+        }
+    }
+
+    /// Whether a session that has ended owes its file something, which is tried again with `sync`.
+    pub fn is_owing(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Writes what a session that has ended owes its file. Returns whether that is on disk.
+    fn settle(&mut self, session: &mut Session) -> bool {
+        if session.is_begun && session.file.is_none() && self.paper.folder.is_gone(&session.id) {
+            // Somebody has removed the transcript, and does not want a part of it.
+            return true;
+        }
+        self.paper.write(session, &[]);
+        let is_safe = self.paper.sync(session);
+        session.file = None;
+        is_safe && session.debt.is_empty()
+    }
+
+    /// What this session owes its file is tried again. Of very many the oldest are given up.
+    fn owe(&mut self, session: Session) {
+        self.owed.push_back(session);
+        if self.owed.len() > OWED_MAX
+            && let Some(oldest) = self.owed.pop_front()
+        {
+            warn!("the transcript {} does not say that lines of it are missing", oldest.id.as_str());
+        }
+    }
+
+    fn sync_session(&mut self, label: &str) -> bool {
+        self.sessions.get_mut(label).is_none_or(|session| self.paper.sync(session))
     }
 
     /// How many sessions are open.
@@ -352,203 +393,30 @@ impl Store {
     }
 
     fn write(&mut self, label: &str, entries: &[Entry]) {
+        if !entries.is_empty() {
+            self.put(label, entries);
+        }
+    }
+
+    /// Writes these entries, and before them what the session owes its file.
+    fn put(&mut self, label: &str, entries: &[Entry]) {
         let Some(session) = self.sessions.get_mut(label) else { return };
-        if entries.is_empty() {
-            return;
-        }
         self.writes += 1;
-        session.used = self.writes;
-        let (had_file, was_begun) = (session.file.is_some(), session.is_begun);
-        let outcome = session.write(&self.folder, entries, &mut self.counted);
-        self.open_files = self.open_files + usize::from(session.file.is_some()) - usize::from(had_file);
-        self.counted.sessions += u64::from(session.is_begun && !was_begun);
-        match outcome {
-            Ok(()) => {
-                if let Some(why) = self.failing.take() {
-                    info!("transcripts can be written again ({why})");
-                }
-            }
-            Err(error) => {
-                let upto = entries.iter().filter_map(|entry| entry.n).next_back();
-                session.misses(entries.len() as u64, &error.to_string(), upto);
-                self.counted.missed += entries.len() as u64;
-                if self.failing.is_none() {
-                    warn!("cannot write transcripts to {}: {error}", self.folder.path().display());
-                }
-                self.failing = Some(error.to_string());
-            }
+        let used = std::mem::replace(&mut session.used, self.writes);
+        let known = self.open_files.remove(&used);
+        self.paper.counted.sessions -= u64::from(session.is_begun);
+        self.paper.write(session, entries);
+        self.paper.counted.sessions += u64::from(session.is_begun);
+        if session.file.is_some() {
+            self.open_files.insert(session.used, known.unwrap_or_else(|| label.to_owned()));
         }
-        if self.open_files > self.most_files {
-            self.close_oldest();
-        }
-    }
-
-    /// Closes the file of the session that said nothing for the longest time.
-    fn close_oldest(&mut self) {
-        let with_file = self.sessions.values_mut().filter(|session| session.file.is_some());
-        if let Some(session) = with_file.min_by_key(|session| session.used)
-            && let Some(file) = session.file.take()
+        while self.open_files.len() > self.most_files
+            && let Some((_, oldest)) = self.open_files.pop_first()
         {
-            let _ = file.sync_data();
-            session.is_synced = true;
-            self.open_files -= 1;
+            self.sync_session(&oldest);
+            if let Some(session) = self.sessions.get_mut(&oldest) {
+                session.file = None;
+            }
         }
     }
-}
-
-impl Session {
-    /// Keeps an entry until the first word. Of very many the oldest are dropped: they only tell what can be said.
-    fn hold(&mut self, entry: Entry) {
-        let bytes = |entry: &Entry| match &entry.what {
-            What::Message(message) => message.get().len(),
-            What::Gap(_) | What::Event(_) => 0,
-        };
-        self.held_bytes += bytes(&entry);
-        self.held.push(entry);
-        while self.held.len() > HELD_ENTRIES || self.held_bytes > HELD_BYTES {
-            self.held_bytes -= bytes(&self.held.remove(0));
-        }
-    }
-
-    /// What was held, as it is written before what is being said.
-    fn take_held(&mut self) -> Vec<Entry> {
-        let (held, mut over) = (std::mem::take(&mut self.held), Vec::new());
-        self.held_bytes = 0;
-        held.into_iter().for_each(|entry| self.joiner.hear(entry, &mut over));
-        over
-    }
-
-    /// What its agent has reported so far, also when it was open before.
-    fn meter(&mut self, folder: &Folder) -> &mut Meter {
-        let (is_begun, id) = (self.is_begun, &self.id);
-        let known = || folder.read(id).ok().filter(|_| is_begun).map(spent::meter_of).unwrap_or_default();
-        self.meter.get_or_insert_with(known)
-    }
-
-    /// So many lines of the session were told by its agent when it was opened again, and stand in its file already.
-    fn replays_upto(&mut self, n: Option<u64>) {
-        let is_reopened = |entry: &&mut Entry| matches!(entry.what, What::Event(Event::Reopened { .. }));
-        if let Some(reopened) = self.held.iter_mut().find(is_reopened) {
-            reopened.n = n;
-        }
-    }
-
-    fn misses(&mut self, lines: u64, why: &str, upto: Option<u64>) {
-        self.gap_upto = upto.or(self.gap_upto);
-        match &mut self.gap {
-            Some(gap) => gap.lines = gap.lines.map(|before| before + lines),
-            None => self.gap = Some(Gap { lines: Some(lines), why: why.to_owned() }),
-        }
-    }
-
-    fn open(&mut self, folder: &Folder) -> io::Result<()> {
-        let mut file = folder.append(&self.id)?;
-        // A lock that cannot be had is missed only by who removes transcripts.
-        let _ = file.try_lock_shared();
-        self.is_torn = ends_in_a_line(&mut file)?;
-        self.is_begun = header_of(&mut file).is_some();
-        self.file = Some(file);
-        Ok(())
-    }
-
-    fn write(&mut self, folder: &Folder, entries: &[Entry], counted: &mut Counted) -> io::Result<()> {
-        if self.file.as_ref().is_some_and(|file| !folder.is_current(file)) {
-            // Somebody has removed it. What is said from now on is kept all the same.
-            (self.file, self.is_begun) = (None, false);
-        }
-        if self.file.is_none() {
-            self.open(folder)?;
-        }
-        let mut bytes = Vec::new();
-        if self.is_torn {
-            bytes.push(b'\n');
-        }
-        if !self.is_begun {
-            bytes.extend(self.header.line());
-        }
-        if let (Some(gap), Some(first)) = (&self.gap, entries.first()) {
-            let gap = Entry::own(first.at.clone(), What::Gap(gap.clone()));
-            bytes.extend(Entry { n: self.gap_upto, ..gap }.line());
-        }
-        entries.iter().for_each(|entry| bytes.extend(entry.line()));
-        let Some(file) = &mut self.file else { return Ok(()) };
-        if let Err(error) = file.write_all(&bytes) {
-            // What was written of it is a line that is skipped, or a whole one that is not written again.
-            self.is_torn = true;
-            return Err(error);
-        }
-        (self.is_torn, self.is_begun, self.is_synced) = (false, true, false);
-        counted.gaps += u64::from(self.gap.take().is_some());
-        counted.entries += entries.len() as u64;
-        counted.bytes += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-/// Whether a file ends in the middle of a line.
-fn ends_in_a_line(file: &mut File) -> io::Result<bool> {
-    let length = file.metadata()?.len();
-    if length == 0 {
-        return Ok(false);
-    }
-    let mut last = [0];
-    file.seek(SeekFrom::Start(length - 1))?;
-    file.read_exact(&mut last)?;
-    Ok(last != *b"\n")
-}
-
-/// A last line that lacks nothing but its newline counts, because the next write adds it.
-fn is_newline(byte: &u8) -> bool {
-    *byte == b'\n'
-}
-
-/// What the end of a file says.
-struct Last {
-    /// The id that the bus had for it when it was opened last.
-    session: String,
-    /// Which life of it that was, if the file says so.
-    life: Option<String>,
-    n: Option<u64>,
-    is_closed: bool,
-    /// Nothing was said since it was opened again.
-    is_reopened: bool,
-}
-
-/// The header of a file. One that was not written to its end is followed by another.
-fn header_of(file: &mut File) -> Option<Header> {
-    file.seek(SeekFrom::Start(0)).ok()?;
-    let mut first = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut first).ok()?;
-    first.split(is_newline).find_map(Header::parse)
-}
-
-/// The last of a file. `None`: it is no transcript, or an empty one.
-fn last_of(file: &mut File) -> Option<Last> {
-    let length = file.metadata().ok()?.len();
-    let header = header_of(file)?;
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))).ok()?;
-    let mut tail = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut tail).ok()?;
-    // A file that ends with its header has no line of the session.
-    let is_bare = length <= TAIL_BYTES && !tail.split(is_newline).any(|line| Entry::parse(line).is_some());
-    let n = is_bare.then_some(0);
-    let Header { session, life, .. } = header;
-    let mut last = Last { session, life, n, is_closed: false, is_reopened: false };
-    let mut has_opening = false;
-    for entry in tail.split(is_newline).filter_map(Entry::parse) {
-        last.n = entry.n.or(last.n);
-        last.is_closed = matches!(entry.what, What::Event(Event::Closed));
-        last.is_reopened = false;
-        if let What::Event(Event::Reopened { session, life }) = entry.what {
-            (last.session, last.life, last.n, last.is_reopened) = (session, life, entry.n, true);
-            has_opening = true;
-        }
-    }
-    if !has_opening && length > TAIL_BYTES {
-        let set = |_, session: &str, life: Option<&str>| {
-            (last.session, last.life) = (session.to_owned(), life.map(str::to_owned));
-        };
-        earlier::each_opening(file, set).ok()?;
-    }
-    Some(last)
 }

@@ -1,8 +1,19 @@
-//! What people read of a transcript: turns, words, tools, questions and usage, taken out of its messages.
+//! What people read of a transcript: turns, words, tools, questions and notes, taken out of its messages.
+
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::collections::HashMap;
 
 use serde_json::Value;
 
 use crate::entry::{AGENT, Entry, Event, What};
+
+/// Who says what an agent tells of its user.
+const USER: &str = "user";
+/// Who says what agents say to each other.
+const BETWEEN: &str = "agent to agent";
 
 /// One thing that was said or done, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +50,8 @@ pub enum Part {
         output: String,
         /// The files that it changed: path, old and new text.
         diffs: Vec<(String, String, String)>,
+        /// The files that it works with, beside those of `diffs`.
+        paths: Vec<String>,
     },
     /// The agent asked, and was answered so.
     Question {
@@ -58,6 +71,13 @@ pub enum Part {
         /// The text.
         text: String,
     },
+    /// The agent told this beside what it said: a plan, a notice, a summary.
+    Aside {
+        /// When it was told first.
+        at: String,
+        /// The text.
+        text: String,
+    },
 }
 
 impl Part {
@@ -68,7 +88,8 @@ impl Part {
             | Part::Thought { at, .. }
             | Part::Tool { at, .. }
             | Part::Question { at, .. }
-            | Part::Note { at, .. } => at,
+            | Part::Note { at, .. }
+            | Part::Aside { at, .. } => at,
         }
     }
 
@@ -76,11 +97,12 @@ impl Part {
     /// their output.
     pub fn words(&self) -> String {
         match self {
-            Part::Words { text, .. } => text.clone(),
+            Part::Words { text, .. } | Part::Aside { text, .. } => text.clone(),
             Part::Thought { .. } | Part::Note { .. } => String::new(),
-            Part::Tool { title, input, diffs, .. } => {
-                let paths: Vec<&str> = diffs.iter().map(|(path, ..)| path.as_str()).collect();
-                [title.as_str(), input.as_deref().unwrap_or_default(), &paths.join(" ")].join(" ")
+            Part::Tool { title, input, diffs, paths, .. } => {
+                let of_diffs = diffs.iter().map(|(path, ..)| path.as_str());
+                let about = [title.as_str(), input.as_deref().unwrap_or_default()].into_iter();
+                about.chain(of_diffs).chain(paths.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
             }
             Part::Question { title, .. } => title.clone(),
         }
@@ -102,6 +124,34 @@ pub struct Story {
     pub prompts: u64,
     /// It was closed, and not opened again.
     pub is_closed: bool,
+    /// Where the parts stand that later messages change, by their kind and id.
+    places: HashMap<String, usize>,
+}
+
+/// Whose text it is.
+#[derive(Clone, Copy)]
+enum Voice<'a> {
+    Says(&'a str),
+    /// The agent thinks it.
+    Thinks,
+}
+
+impl Voice<'_> {
+    /// The text of a part, if it is of this voice.
+    fn text_of(self, part: &mut Part) -> Option<&mut String> {
+        match part {
+            Part::Words { by, text, .. } => matches!(self, Voice::Says(own) if own == by).then_some(text),
+            Part::Thought { text, .. } => matches!(self, Voice::Thinks).then_some(text),
+            _ => None,
+        }
+    }
+
+    fn place(self, id: &str) -> String {
+        match self {
+            Voice::Says(by) => format!("said {by} {id}"),
+            Voice::Thinks => format!("thought {id}"),
+        }
+    }
 }
 
 impl Story {
@@ -129,112 +179,150 @@ impl Story {
         match message["method"].as_str() {
             Some("session/prompt") => {
                 self.prompts += 1;
-                let blocks = params["prompt"].as_array().map_or(&[][..], Vec::as_slice);
-                let text: Vec<String> =
-                    blocks.iter().map(block_text).filter(|text| !text.is_empty()).collect();
-                self.words(entry, &entry.by, text.join("\n"), false);
+                self.say(entry, Voice::Says(&entry.by), None, joined(&params["prompt"], "\n"));
+            }
+            // What is said to an agent while it works.
+            Some("_session/steering" | "session/inject") => {
+                let said = [&params["prompt"], &params["content"], &params["message"]];
+                let said = said.into_iter().find(|said| !said.is_null()).unwrap_or(&Value::Null);
+                self.say(entry, Voice::Says(&entry.by), None, joined(said, "\n"));
+            }
+            Some("session/set_mode") => self.setting(entry, message, "the mode", &params["modeId"]),
+            Some("session/set_model") => self.setting(entry, message, "the model", &params["modelId"]),
+            Some("session/set_config_option") => {
+                let option = params["configId"].as_str().unwrap_or("an option");
+                self.setting(entry, message, option, &params["value"]);
             }
             Some("session/update") => self.update(entry, &params["update"]),
             Some("session/request_permission" | "elicitation/create") => {
                 let title = params["toolCall"]["title"].as_str().or(params["message"].as_str());
                 let title = title.unwrap_or("a question").to_owned();
                 let (at, id) = (entry.at.clone(), message["id"].to_string());
-                self.parts.push(Part::Question { at, id, title, answer: None });
+                let place = format!("question {id}");
+                self.push_at(place, Part::Question { at, id, title, answer: None });
             }
             Some(_) => {}
             None => self.answer(entry, message),
         }
     }
 
+    /// A client has set something.
+    fn setting(&mut self, entry: &Entry, message: &Value, what: &str, value: &Value) {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = format!("{} set {what} to {value}", entry.by);
+        self.push_at(format!("setting {}", message["id"]), Part::Note { at: entry.at.clone(), text });
+    }
+
     fn answer(&mut self, entry: &Entry, message: &Value) {
         let id = message["id"].to_string();
-        let open = self.parts.iter_mut().rev().find_map(|part| match part {
-            Part::Question { id: asked, answer, .. } if *asked == id && answer.is_none() => Some(answer),
-            _ => None,
-        });
-        if let Some(answer) = open.filter(|_| entry.by != AGENT) {
+        if entry.by != AGENT
+            && let Some(Part::Question { answer: answer @ None, .. }) = self.at(&format!("question {id}"))
+        {
             let outcome = &message["result"]["outcome"];
             let chosen = outcome["optionId"].as_str().or(outcome["outcome"].as_str());
             let chosen = chosen.or(message["result"]["action"].as_str()).unwrap_or("an error");
             *answer = Some((chosen.to_owned(), entry.by.clone()));
-        } else if let Some(error) = message["error"]["message"].as_str() {
-            self.parts.push(Part::Note { at: entry.at.clone(), text: format!("the turn failed: {error}") });
+            return;
+        }
+        let error = message["error"]["message"].as_str();
+        let setting = format!("setting {id}");
+        if let Some(Part::Note { text, .. }) = self.at(&setting) {
+            if let Some(error) = error {
+                text.push_str(&format!(", which was refused: {error}"));
+            }
+            self.places.remove(&setting);
+        } else if let Some(error) = error {
+            self.note(entry, format!("the turn failed: {error}"));
         } else if let Some(reason) = message["result"]["stopReason"].as_str()
             && reason != "end_turn"
         {
-            self.parts.push(Part::Note { at: entry.at.clone(), text: format!("the turn ended: {reason}") });
+            self.note(entry, format!("the turn ended: {reason}"));
+        }
+    }
+
+    fn note(&mut self, entry: &Entry, text: String) {
+        self.parts.push(Part::Note { at: entry.at.clone(), text });
+    }
+
+    /// The part that stands at this place.
+    fn at(&mut self, place: &str) -> Option<&mut Part> {
+        let at = *self.places.get(place)?;
+        self.parts.get_mut(at)
+    }
+
+    fn push_at(&mut self, place: String, part: Part) {
+        self.places.insert(place, self.parts.len());
+        self.parts.push(part);
+    }
+
+    /// Somebody says a text of its own.
+    fn say(&mut self, entry: &Entry, voice: Voice<'_>, id: Option<&str>, text: String) {
+        let at = entry.at.clone();
+        let part = match voice {
+            Voice::Says(by) => {
+                if by != AGENT && self.first_words.is_none() && !text.trim().is_empty() {
+                    self.first_words = Some(text.clone());
+                }
+                Part::Words { at, by: by.to_owned(), text }
+            }
+            Voice::Thinks => Part::Thought { at, text },
+        };
+        match id {
+            Some(id) => self.push_at(voice.place(id), part),
+            None => self.parts.push(part),
+        }
+    }
+
+    /// A piece of a text. Without an id it continues what the same voice said last.
+    fn chunk(&mut self, entry: &Entry, voice: Voice<'_>, update: &Value) {
+        let (id, more) = (update["messageId"].as_str(), block_text(&update["content"]));
+        let before = match id {
+            Some(id) => self.at(&voice.place(id)),
+            None => self.parts.last_mut(),
+        };
+        match before.and_then(|part| voice.text_of(part)) {
+            Some(text) => text.push_str(&more),
+            None => self.say(entry, voice, id, more),
+        }
+    }
+
+    /// A whole text, which replaces what was told of it before. Returns whether it is new.
+    fn whole(&mut self, entry: &Entry, voice: Voice<'_>, update: &Value) -> bool {
+        let id = update["messageId"].as_str();
+        let text = update.get("content").map(|content| joined(content, ""));
+        let before = id.and_then(|id| self.at(&voice.place(id))).and_then(|part| voice.text_of(part));
+        match (before, text) {
+            (Some(before), text) => {
+                *before = text.unwrap_or_else(|| std::mem::take(before));
+                false
+            }
+            (None, text) => {
+                self.say(entry, voice, id, text.unwrap_or_default());
+                true
+            }
         }
     }
 
     fn update(&mut self, entry: &Entry, update: &Value) {
-        let text = || block_text(&update["content"]);
         match update["sessionUpdate"].as_str().unwrap_or_default() {
-            "agent_message_chunk" => self.words(entry, AGENT, text(), true),
-            "user_message_chunk" => self.words(entry, "user", text(), true),
-            "agent_thought_chunk" => {
-                if let Some(Part::Thought { text: before, .. }) = self.parts.last_mut() {
-                    before.push_str(&text());
-                } else {
-                    self.parts.push(Part::Thought { at: entry.at.clone(), text: text() });
-                }
-            }
-            "tool_call" | "tool_call_update" => self.tool(entry, update),
+            "agent_message_chunk" => self.chunk(entry, Voice::Says(AGENT), update),
+            "user_message_chunk" => self.chunk(entry, Voice::Says(USER), update),
+            "agent_thought_chunk" => self.chunk(entry, Voice::Thinks, update),
+            "agent_message" => _ = self.whole(entry, Voice::Says(AGENT), update),
+            // Agents that tell it tell prompts themselves, and nothing else says that there was one.
+            "user_message" => self.prompts += u64::from(self.whole(entry, Voice::Says(USER), update)),
+            "agent_thought" => _ = self.whole(entry, Voice::Thinks, update),
+            "session_message" => _ = self.whole(entry, Voice::Says(BETWEEN), update),
+            "session_message_chunk" => self.chunk(entry, Voice::Says(BETWEEN), update),
+            "tool_call" | "tool_call_update" | "tool_call_content_chunk" => self.tool(entry, update),
+            "terminal_update" | "terminal_output_chunk" => self.terminal(entry, update),
             "session_info_update" => {
                 if let Some(title) = update["title"].as_str() {
                     self.title = Some(title.to_owned());
                 }
             }
-            _ => {}
-        }
-    }
-
-    /// `goes_on`: what the same one said before and this are one text.
-    fn words(&mut self, entry: &Entry, by: &str, text: String, goes_on: bool) {
-        if by != AGENT && self.first_words.is_none() && !text.trim().is_empty() {
-            self.first_words = Some(text.clone());
-        }
-        match self.parts.last_mut() {
-            Some(Part::Words { by: before, text: said, .. }) if goes_on && *before == by => {
-                said.push_str(&text);
-            }
-            _ => self.parts.push(Part::Words { at: entry.at.clone(), by: by.to_owned(), text }),
-        }
-    }
-
-    fn tool(&mut self, entry: &Entry, update: &Value) {
-        let id = update["toolCallId"].as_str().unwrap_or_default().to_owned();
-        let known =
-            self.parts.iter().rposition(|part| matches!(part, Part::Tool { id: known, .. } if *known == id));
-        let at = known.unwrap_or_else(|| {
-            let (at, title) = (entry.at.clone(), String::new());
-            let (status, output) = (String::new(), String::new());
-            self.parts.push(Part::Tool { at, id, title, status, input: None, output, diffs: Vec::new() });
-            self.parts.len() - 1
-        });
-        let Part::Tool { title, status, input, output, diffs, .. } = &mut self.parts[at] else { return };
-        if let Some(new) = update["title"].as_str() {
-            *title = new.to_owned();
-        }
-        if let Some(new) = update["status"].as_str() {
-            *status = new.to_owned();
-        }
-        match &update["rawInput"] {
-            Value::Null => {}
-            Value::String(text) => *input = Some(text.clone()),
-            other => *input = Some(other.to_string()),
-        }
-        if let Some(content) = update["content"].as_array() {
-            // What a tool says replaces what it said before.
-            output.clear();
-            diffs.clear();
-            for item in content {
-                if item["type"] == "diff" {
-                    let field = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
-                    diffs.push((field("path"), field("oldText"), field("newText")));
-                } else {
-                    output.push_str(&block_text(&item["content"]));
-                }
-            }
+            "state_update" => self.state(entry, update),
+            other => self.aside(entry, other, update),
         }
     }
 }
@@ -250,5 +338,17 @@ fn block_text(block: &Value) -> String {
         },
         Some(kind @ ("image" | "audio")) => format!("[{kind}]"),
         _ => String::new(),
+    }
+}
+
+/// The text of several blocks, or of one.
+fn joined(content: &Value, between: &str) -> String {
+    match content {
+        Value::Array(blocks) => {
+            let texts = blocks.iter().map(block_text).filter(|text| !text.is_empty());
+            texts.collect::<Vec<_>>().join(between)
+        }
+        Value::String(text) => text.clone(),
+        block => block_text(block),
     }
 }

@@ -246,7 +246,7 @@ fn write(
     let (mut next_tick, mut next_sweep) = (Instant::now() + TICK, Instant::now());
     let (mut told, mut is_dirty) = (None, false);
     loop {
-        let heard = if is_dirty || store.failing().is_some() {
+        let heard = if is_dirty || store.failing().is_some() || store.is_owing() {
             from_bus.recv_timeout(next_tick.saturating_duration_since(Instant::now()))
         } else {
             from_bus.recv_timeout(next_sweep.saturating_duration_since(Instant::now()))

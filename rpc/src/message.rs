@@ -50,7 +50,7 @@ impl ReplyTo<'_> {
     /// The reply to a line whose id could not be read.
     pub const UNKNOWN: ReplyTo<'static> = ReplyTo { id: RawValue::NULL, session: None };
 
-    /// The same, for longer than the line is kept.
+    /// A copy that outlives the line.
     pub fn to_owned(self) -> OwnedReplyTo {
         OwnedReplyTo { id: self.id.to_owned(), session: self.session.map(ToOwned::to_owned) }
     }

@@ -71,7 +71,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     rfc3339_of_millis(since.as_secs() * 1000 + u64::from(since.subsec_millis()))
 }
 
-/// The same for milliseconds since 1970.
+/// Like `rfc3339`, for milliseconds since 1970.
 pub fn rfc3339_of_millis(unix_millis: u64) -> String {
     let (seconds, millis) = (unix_millis / 1000, unix_millis % 1000);
     let (year, month, day) = date(seconds / 86_400);

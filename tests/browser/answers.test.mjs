@@ -195,6 +195,23 @@ test("those that have waited longest come first, and their age is that of the qu
   await isClean(page);
 });
 
+test("who answers by keyboard is at the next card that waits then, and at the page after the last one", async () => {
+  const one = await asked("/twins");
+  const { page } = one;
+  await until("both", async () => (await cards(page).count()) === 2);
+  const [first, second] = await cards(page).evaluateAll((all) => all.map((each) => each.dataset.question));
+  const focused = () => page.evaluate(() => document.activeElement.dataset.question ?? document.activeElement.id);
+  await page.keyboard.press("j");
+  assert.equal(await focused(), first);
+  await settled(page);
+  await page.keyboard.press("d");
+  await until("the next card", async () => (await focused()) === second);
+  await settled(page);
+  await page.keyboard.press("d");
+  await until("the page", async () => (await focused()) === "main");
+  await over(one);
+});
+
 test("two questions that are alike are two cards, and each has its answer", async () => {
   const one = await asked("/twins");
   const { page, editor } = one;

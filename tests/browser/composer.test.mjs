@@ -71,9 +71,15 @@ test("pictures and files go along, by paste and by drop, and what the agent does
   await give(page, "drop", [{ name: "notes.md", type: "text/markdown", base64: Buffer.from("# Notes").toString("base64") }, { name: "x.bin", type: "", base64: "AP8A" }]);
   await page.locator(".attachments .chip", { hasText: "x.bin" }).waitFor();
   await page.getByRole("button", { name: "remove x.bin" }).click();
+  await page.reload();
+  await page.locator(".attachments .chip", { hasText: "notes.md" }).waitFor();
+  assert.equal(await page.locator(".attachments .chip").count(), 2, "what was not sent outlives a reload");
+  const keptNow = () => page.evaluate(() => Object.keys(sessionStorage).filter((name) => name.startsWith("stdio-bus.along ")));
+  assert.equal((await keptNow()).length, 1);
   await say(page, "/parts");
   await agent(page, "text | image image/png | resource text/markdown attachment:///notes.md # Notes").waitFor();
   await page.locator(".attachments").waitFor({ state: "detached" });
+  assert.deepEqual(await keptNow(), [], "what was sent is not kept");
   await page.locator(".transcript .user .attached.picture img").waitFor();
   // An agent that says nothing of what it takes gets text alone.
   await begin(page, "forgetful", "before");

@@ -78,6 +78,28 @@ test("a whole turn is shown: thought, plan, reads, a diff, output with colours, 
   await isClean(page);
 });
 
+test("the output of a command is at its end, follows it, and can be shown from its start", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/output 1000");
+  const screen = page.locator("pre.terminal");
+  const more = async () => {
+    await page.locator(".question").waitFor();
+    await page.waitForTimeout(400);
+    await page.locator(".question .choices button").first().click();
+    await screen.getByText("line 1004").waitFor();
+  };
+  const below = () => screen.evaluate((one) => one.scrollHeight - one.scrollTop - one.clientHeight);
+  await screen.waitFor();
+  assert.ok((await below()) < 2, "the end is in sight");
+  assert.equal((await screen.textContent()).split("\n")[0], "line 601", "the last 400 lines and the empty one");
+  await more();
+  assert.ok((await below()) < 2, "it follows");
+  await page.getByRole("button", { name: "Show all" }).click();
+  assert.deepEqual(await screen.evaluate((one) => [one.textContent.split("\n")[0], one.scrollTop]), ["line 0", 0]);
+  await page.getByRole("button", { name: "Show all" }).waitFor({ state: "detached" });
+  await isClean(page);
+});
+
 test("a click that comes too soon does not answer, one that is meant does", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "hello");
@@ -126,6 +148,42 @@ test("what other clients are asked waits here, and the first answer counts for a
   await isClean(page);
 });
 
+test("code in an answer is copied by its button", async () => {
+  const page = await visit(browser, bus);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"], { origin: bus.url });
+  await begin(page, "echo", "Say:\n\n```sh\nls -l\n\necho two\n```\n");
+  const button = transcript(page).locator(".agent .copy-code");
+  await button.focus();
+  await page.keyboard.press("Enter");
+  await button.getByText("copied").waitFor();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "ls -l\n\necho two");
+  await button.getByText("copy", { exact: true }).waitFor();
+  await isClean(page);
+});
+
+test("a page that nobody touches hears of a question too, and asks seldom while nothing happens", async () => {
+  const page = await visit(browser, bus, { alone: true });
+  const asked = await page.evaluate(async () => {
+    const { bus } = await import("/state/app.js");
+    const times = (window.asked_ = []);
+    const ask = bus.ask;
+    bus.ask = (method, ...more) => (method === "_bus/sessions" && times.push(Date.now()), ask.call(bus, method, ...more));
+    await new Promise((done) => setTimeout(done, 6000));
+    return times.length;
+  });
+  assert.ok(asked <= 2, `${asked} times in six seconds`);
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const turn = editor.prompt(await editor.open("agent"), "/ask");
+  turn.catch(() => undefined);
+  await page.locator(".question").waitFor({ timeout: 15_000 });
+  await page.keyboard.press("j");
+  await page.waitForTimeout(400);
+  await page.keyboard.press("a");
+  await turn;
+  editor.close();
+  await isClean(page);
+});
+
 test("a form of an agent is filled in", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "/form");
@@ -134,6 +192,34 @@ test("a form of an agent is filled in", async () => {
   assert.equal(await page.inputValue(".question input[name=branch]"), "next", "it stays while the page is told news");
   await page.locator(".question [type=submit]").click();
   await transcript(page).locator(".agent", { hasText: '"branch":"next"' }).waitFor();
+  await isClean(page);
+});
+
+test("a form takes several of some choices, chooses nothing by itself, and sends nothing that does not fit", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/fields");
+  const form = page.locator(".question form");
+  const faults = () => form.locator(".fault").allTextContents();
+  await form.locator("[type=submit]").click();
+  assert.deepEqual(await faults(), ["Choose one of these.", "", "", "", "This is needed.", ""]);
+  assert.equal(await page.evaluate(() => document.activeElement.name), "size", "what is wrong first has the focus");
+  assert.deepEqual(await form.locator("fieldset input").evaluateAll((all) => all.map((one) => one.checked)), [false, true, false]);
+  assert.equal(await form.locator("select[name=tone] option:checked").textContent(), "kind");
+  assert.deepEqual(await form.locator("input[name=copies]").evaluate((one) => [one.type, one.min, one.max, one.value]), ["number", "1", "9", "1"]);
+  await form.locator("select[name=size]").selectOption({ label: "Large" });
+  await form.locator("input[name=copies]").fill("12");
+  await form.locator("input[name=name]").fill("Not This");
+  await form.locator("input[name=mail]").fill("nobody");
+  await form.getByLabel("Tests").uncheck();
+  await form.locator("[type=submit]").click();
+  assert.deepEqual(await faults(), ["", "Choose at least 1.", "", "It must be at most 9.", "It must fit the pattern ^[a-z-]+$", "This is not an e-mail address."]);
+  await form.getByLabel("Documents").check();
+  await form.getByLabel("Checks").check();
+  await form.locator("input[name=copies]").fill("2");
+  await form.locator("input[name=name]").fill("one-two");
+  await form.locator("input[name=mail]").fill("");
+  await form.locator("[type=submit]").click();
+  await transcript(page).locator(".agent", { hasText: '{"size":"l","parts":["docs","ci"],"tone":"kind","copies":2,"name":"one-two"}' }).waitFor();
   await isClean(page);
 });
 

@@ -181,8 +181,8 @@ export class Client {
 
 export const launch = (...more) => chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...more] });
 
-/** A page that has come in, and on which nothing may go wrong unnoticed. */
-export async function visit(browser, bus, { scope, link, ...options } = {}) {
+/** A page that has come in, and on which nothing may go wrong unnoticed. Somebody is at it, so that it is told all news soon, unless it is `alone`. */
+export async function visit(browser, bus, { scope, link, alone, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
   context.setDefaultTimeout(10_000);
   // $LATE draws every frame so many milliseconds later. A test that looks before the page has drawn passes on some machines only; so it fails.
@@ -192,6 +192,7 @@ export async function visit(browser, bus, { scope, link, ...options } = {}) {
       window.cancelAnimationFrame = (timer) => clearTimeout(timer);
     }, Number(process.env.LATE));
   }
+  if (!alone) await context.addInitScript(() => setInterval(() => window.dispatchEvent(new Event("focus")), 500));
   const page = await context.newPage();
   page.faults = [];
   page.strangers = [];
@@ -231,4 +232,26 @@ export async function begin(page, pool, prompt) {
 export async function say(page, text) {
   await page.fill("sb-prompt textarea", text);
   await page.press("sb-prompt textarea", "Enter");
+}
+
+export const nodes = (page) => page.evaluate(() => document.querySelectorAll("*").length);
+
+/** What is kept in memory, without what is only waiting to be collected; the browser must have been launched with `EXPOSE_GC`. */
+export async function heap(page) {
+  return page.evaluate(() => {
+    globalThis.gc?.();
+    return performance.memory.usedJSHeapSize;
+  });
+}
+
+export const EXPOSE_GC = "--js-flags=--expose-gc";
+
+/** The processor time of the page's main thread, in seconds. It does not depend on what else the machine does. */
+export async function mainThread(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  return async () => {
+    const { metrics } = await session.send("Performance.getMetrics");
+    return metrics.find(({ name }) => name === "TaskDuration").value;
+  };
 }

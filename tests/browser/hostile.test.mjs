@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import http from "node:http";
 import { after, before, test } from "node:test";
-import { begin, freePort, isClean, launch, TestBus, until, visit } from "./harness.mjs";
+import { begin, EXPOSE_GC, freePort, heap, isClean, launch, mainThread, nodes, TestBus, until, visit } from "./harness.mjs";
 
 let bus;
 let browser;
@@ -13,7 +13,7 @@ let elsewhere;
 before(async () => {
   bus = await TestBus.start();
   // The name of an attacker's site that suddenly resolves to this machine.
-  browser = await launch(`--host-resolver-rules=MAP rebind.example 127.0.0.1`);
+  browser = await launch(`--host-resolver-rules=MAP rebind.example 127.0.0.1`, EXPOSE_GC);
   elsewhere = await freePort();
   server = http.createServer((_, response) => response.setHeader("Content-Type", "text/html").end("<!doctype html><title>evil</title>")).listen(elsewhere, "127.0.0.1");
 });
@@ -186,6 +186,61 @@ test("updates of any shape do not break the page", async () => {
   await page.open("waiting");
   await page.locator(".waiting .question").first().waitFor();
   assert.deepEqual(warned, []);
+  await isClean(page);
+});
+
+/** Runs in the page: hears so many updates of every kind that could leave something, each with a name of its own, so many between two frames. */
+async function flooded({ total, each }) {
+  const { bus, store } = await import("/state/app.js");
+  const sessionId = Object.keys(store.state.sessions).at(-1);
+  const words = (at) => ({ type: "text", text: `word ${at} ` });
+  const kinds = [
+    (at) => ({ sessionUpdate: "agent_message_chunk", content: words(at) }),
+    (at) => ({ sessionUpdate: "agent_message_chunk", messageId: `m${at}`, content: words(at) }),
+    (at) => ({ sessionUpdate: "tool_call", toolCallId: `call ${at}`, title: `step ${at}`, kind: "other", status: "completed" }),
+    (at) => ({ sessionUpdate: "tool_call_update", toolCallId: `call ${at - 1}`, content: [{ type: "content", content: words(at) }] }),
+    (at) => ({ sessionUpdate: "agent_thought_chunk", content: words(at) }),
+    (at) => ({ sessionUpdate: "tool_call", toolCallId: `inner ${at}`, title: "inner", _meta: { claudeCode: { parentToolUseId: `call ${at - 3}` } } }),
+    (at) => ({ sessionUpdate: "notice", severity: "info", title: `notice ${at}` }),
+    (at) => ({ sessionUpdate: "subagent_update", sessionId: `sub ${at}`, title: `sub ${at}`, state: { state: "running" } }),
+    (at) => ({ sessionUpdate: "terminal_update", terminalId: `terminal ${at}`, command: "x", output: { data: btoa(`line ${at}`) } }),
+    (at) => ({ sessionUpdate: "plan", entries: [{ content: `step ${at}`, status: "pending", priority: "low" }] }),
+    (at) => ({ sessionUpdate: "plan_update", plan: { type: "markdown", planId: `plan ${at}`, content: `# ${at}` } }),
+    (at) => ({ sessionUpdate: "compaction_update", compactionId: `compaction ${at}`, status: "completed", summary: [words(at)] }),
+    (at) => ({ sessionUpdate: "session_message", messageId: `said ${at}`, content: [words(at)] }),
+    (at) => ({ sessionUpdate: `kind ${at}`, x: at }),
+    (at) => ({ sessionUpdate: "config_option_update", configOptions: [{ id: `option ${at}`, name: "x", type: "boolean", currentValue: true }] }),
+    (at) => ({ sessionUpdate: "usage_update", used: at, size: 1e9, [`more ${at % 50}`]: at }),
+  ];
+  for (let at = 0; at < total; at++) {
+    const line = JSON.stringify({ jsonrpc: "2.0", method: "session/update", params: { sessionId, update: kinds[at % kinds.length](at) } });
+    bus.heard(JSON.parse(line), line.length);
+    if (at % each === each - 1) await new Promise(requestAnimationFrame);
+  }
+}
+
+test("a million updates take neither the memory of the page nor its thread", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "before");
+  await page.locator(".turn-line").waitFor();
+  const before = await heap(page);
+  const spent = await mainThread(page);
+  const [began, start] = [await spent(), Date.now()];
+  const flood = page.evaluate(flooded, { total: 1_000_000, each: 10_000 });
+  // In the middle of it the page answers.
+  await page.keyboard.press("Control+k");
+  await page.locator(".palette-box").waitFor();
+  await page.keyboard.press("Escape");
+  await flood;
+  const [cost, took] = [(await spent()) - began, (Date.now() - start) / 1000];
+  const kept = await page.evaluate(async () => Object.values((await import("/state/app.js")).store.state.sessions).reduce((sum, one) => sum + one.items.length, 0));
+  await until("the last of it", async () => (await page.evaluate(async () => (await import("/state/app.js")).bus.heap.length)) === 0);
+  const grown = (await heap(page)) - before;
+  console.log(`a million updates: ${took.toFixed(1)} s, ${cost.toFixed(1)} s of the page's thread, ${kept} items kept, heap ${(grown / 1e6).toFixed(0)} MB more, ${await nodes(page)} nodes`);
+  assert.ok(kept > 1000 && kept <= 20_000, `${kept} items`);
+  assert.ok(grown < 120e6, `${grown} bytes more`);
+  assert.ok((await nodes(page)) < 4000);
+  assert.ok(cost < 30, `${cost} s of the page's thread`);
   await isClean(page);
 });
 

@@ -2,16 +2,18 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { AS_CONSOLE, begin, isClean, launch, say, TestBus, until, visit } from "./harness.mjs";
+import { AS_CONSOLE, begin, EXPOSE_GC, heap, isClean, launch, mainThread, nodes, say, TestBus, until, visit } from "./harness.mjs";
 
 const NODES_MAX = 4000;
 const HEAP_MAX = 120e6;
+/** What a frame may cost the page's thread while somebody scrolls, in milliseconds: at 60 frames a second there are so many. */
+const FRAME_MAX = 16;
 
 let bus;
 let browser;
 
 before(async () => {
-  [bus, browser] = await Promise.all([TestBus.start(), launch("--js-flags=--expose-gc")]);
+  [bus, browser] = await Promise.all([TestBus.start(), launch(EXPOSE_GC)]);
 });
 
 after(async () => {
@@ -19,15 +21,7 @@ after(async () => {
   await bus?.stop();
 });
 
-const nodes = (page) => page.evaluate(() => document.querySelectorAll("*").length);
 const items = (page) => page.evaluate(async () => Object.values((await import("/state/app.js")).store.state.sessions).at(-1)?.next ?? 0);
-
-async function heap(page) {
-  return page.evaluate(() => {
-    globalThis.gc?.();
-    return performance.memory.usedJSHeapSize;
-  });
-}
 
 /** Counts frames while something goes on: how many there were a second, and the longest wait for one. */
 const watchFrames = (page) =>
@@ -45,14 +39,43 @@ const watchFrames = (page) =>
   });
 const frames = (page) => page.evaluate(() => ({ count: window.frames_.count, rate: (window.frames_.count * 1000) / (performance.now() - window.frames_.began), worst: window.frames_.worst }));
 
-/** The processor time of the page's main thread, in seconds. It does not depend on what else the machine does. */
-async function mainThread(page) {
-  const session = await page.context().newCDPSession(page);
-  await session.send("Performance.enable", { timeDomain: "threadTicks" });
-  return async () => {
-    const { metrics } = await session.send("Performance.getMetrics");
-    return metrics.find(({ name }) => name === "TaskDuration").value;
-  };
+/** At 2,000 updates a second and 60 frames a second so many come between two frames. */
+const STREAM = 34;
+
+/**
+ * Scrolls a list, so many pixels in each frame, and holds it to its bound; with `updates` so many are heard between two frames. How many
+ * frames come in a second depends on what else the machine does; what a frame costs the page's thread does not.
+ */
+async function isSmooth(page, what, selector, { step = 300, updates = 0 } = {}) {
+  const spent = await mainThread(page);
+  const before = await spent();
+  await watchFrames(page);
+  const [rows, way] = await page.evaluate(async ([name, pixels, count]) => {
+    const { bus, store } = await import("/state/app.js");
+    const sessionId = Object.keys(store.state.sessions).at(-1);
+    const view = document.querySelector(name);
+    let sign = -1;
+    const tops = new Set();
+    for (let frame = 0; frame < 180; frame++) {
+      await new Promise(requestAnimationFrame);
+      tops.add(Math.round(view.scrollTop / 100));
+      if (view.scrollTop < pixels) sign = 1;
+      view.scrollTop += sign * pixels;
+      for (let one = 0; one < count; one++) {
+        const at = frame * count + one;
+        const update = one % 4 ? { sessionUpdate: "agent_message_chunk", content: { type: "text", text: `word **${at}** ` } } : { sessionUpdate: "tool_call", toolCallId: `stream ${at}`, title: `step ${at}`, kind: "other", status: "completed" };
+        const line = JSON.stringify({ jsonrpc: "2.0", method: "session/update", params: { sessionId, update } });
+        bus.heard(JSON.parse(line), line.length);
+      }
+    }
+    return [view.querySelectorAll(".list-row").length, tops.size];
+  }, [selector, step, updates]);
+  const { count, rate, worst } = await frames(page);
+  const perFrame = (((await spent()) - before) * 1000) / count;
+  console.log(`scrolling ${what}: ${rate.toFixed(0)} frames a second, the longest after ${worst.toFixed(0)} ms, ${perFrame.toFixed(1)} ms of the page's thread for each`);
+  assert.ok(count > 100 && rows > 5, `it was scrolled: ${count} frames, ${rows} rows`);
+  assert.ok(way > 100, `it moves: ${way} places`);
+  assert.ok(perFrame < FRAME_MAX, `${perFrame} ms a frame`);
 }
 
 test("20,000 updates at once, then 2,000 a second: the page answers, follows, scrolls, and does not grow", async () => {
@@ -90,6 +113,7 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   console.log(`2,000 updates a second for 4 s: ${inLong.cost.toFixed(1)} s of the page's thread, ${inLong.perFrame.toFixed(0)} ms a frame (${inShort.perFrame.toFixed(0)} in a short session), ${inLong.rate.toFixed(0)} frames a second, longest ${inLong.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
   // How long a frame takes depends on the machine; that it takes no longer in a long session does not.
   assert.ok(inLong.perFrame < 2 * inShort.perFrame + 5, `${inLong.perFrame} ms a frame, ${inShort.perFrame} ms in a short session`);
+  assert.ok(inLong.perFrame < FRAME_MAX, `${inLong.perFrame} ms a frame`);
   const bottom = await page.evaluate(() => {
     const view = document.querySelector(".transcript .list-view");
     return view.scrollHeight - view.scrollTop - view.clientHeight;
@@ -115,6 +139,9 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   await page.fill("sb-prompt textarea", "hello again");
   await page.press("sb-prompt textarea", "Enter");
   await page.locator(".transcript .user", { hasText: "hello again" }).waitFor();
+  await isSmooth(page, "a long transcript", ".transcript .list-view");
+  await isSmooth(page, "a long transcript that grows", ".transcript .list-view", { updates: STREAM });
+  assert.ok((await items(page)) >= 10_000);
   assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
   await isClean(page);
 });
@@ -128,6 +155,10 @@ test("10,000 sessions are listed, filtered and scrolled", async () => {
   await page.open("sessions");
   await page.getByText(/^100\d\d sessions$/).waitFor();
   assert.ok((await nodes(page)) < NODES_MAX);
+  await isSmooth(page, "10,000 sessions", ".session-list .list-view");
+  // One of them is at work, and the page hears it.
+  await page.evaluate(async () => (await import("/state/app.js")).bus.sessions.join("s1"));
+  await isSmooth(page, "10,000 sessions, one of which is heard", ".session-list .list-view", { updates: STREAM });
   const spent = await mainThread(page);
   const before = await spent();
   for (let step = 0; step < 20; step++) {

@@ -111,6 +111,27 @@ export const scripts = {
     await session.stream(`You answered ${JSON.stringify(answer)}.`);
   },
 
+  /** A form with a field of each kind, and bounds. */
+  async fields(session) {
+    const size = { type: "string", title: "Size", oneOf: [{ const: "s", title: "Small" }, { const: "l", title: "Large" }] };
+    const parts = { type: "array", title: "Parts", description: "What should be in it", items: { anyOf: [{ const: "docs", title: "Documents" }, { const: "tests", title: "Tests" }, { const: "ci", title: "Checks" }] }, minItems: 1, default: ["tests"] };
+    const tone = { type: "string", title: "Tone", enum: ["dry", "kind"], default: "kind" };
+    const copies = { type: "integer", title: "Copies", minimum: 1, maximum: 9, default: 1 };
+    const name = { type: "string", title: "Name", minLength: 2, maxLength: 20, pattern: "^[a-z-]+$" };
+    const mail = { type: "string", title: "Mail", format: "email" };
+    const answer = await session.elicit("What should the release have?", { type: "object", properties: { size, parts, tone, copies, name, mail }, required: ["size", "parts", "copies", "name"] });
+    await session.stream(`You answered ${JSON.stringify(answer.content)}.`);
+  },
+
+  /** A command that puts out so many lines, and more of them while somebody looks. */
+  async output(session, text) {
+    const lines = (from, to) => Buffer.from(Array.from({ length: to - from }, (_, at) => `line ${from + at}\n`).join("")).toString("base64");
+    const count = Number(text.split(" ")[1]);
+    session.update({ sessionUpdate: "terminal_update", terminalId: "long", command: "count", output: { data: lines(0, count) } });
+    await session.permission({ toolCallId: "more", title: "more lines", kind: "other" });
+    session.update({ sessionUpdate: "terminal_output_chunk", terminalId: "long", data: lines(count, count + 5) });
+  },
+
   /** Tells what a prompt consists of. */
   async parts(session, _, prompt) {
     session.say(prompt.map((part) => [part.type, part.mimeType ?? part.resource?.mimeType, part.name ?? part.resource?.uri, part.resource?.text].filter(Boolean).join(" ")).join(" | "));
@@ -139,6 +160,21 @@ export const scripts = {
       }
       await session.sleep(rate ? 20 : 1);
     }
+  },
+
+  /** Five million characters: in one piece, as a whole message, in many pieces, in one line, as code. */
+  async big(session, text) {
+    const how = text.split(" ")[1];
+    const line = "A line of a long answer, with **bold**, `code` and http://a.example/x in it.\n";
+    const body = { line: "x".repeat(5e6), marks: "**a [b](".repeat(5e6 / 8), code: `\`\`\`js\n${'const a = "b"; // c\n'.repeat(250_000)}\`\`\`` }[how] ?? `${line}${line}\n`.repeat(Math.ceil(5e6 / (2 * line.length)));
+    const content = [{ type: "text", text: body }];
+    if (how === "stream") for (let at = 0; at < body.length; at += 5000) session.say(body.slice(at, at + 5000));
+    else if (how === "thought") session.update({ sessionUpdate: "agent_thought", messageId: text, content });
+    else if (how === "prompt") session.update({ sessionUpdate: "user_message", messageId: text, content });
+    else if (how === "plan") session.update({ sessionUpdate: "plan_update", plan: { type: "markdown", planId: text, content: body } });
+    else if (how === "chunk") session.say(body);
+    else session.update({ sessionUpdate: "agent_message", messageId: text, content });
+    session.update({ sessionUpdate: "notice", severity: "info", title: `that was ${how}` });
   },
 
   async evil(session) {

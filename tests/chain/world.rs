@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::pipe::{Moment, Pipe, Reason, reset_unknown};
 use kernel_core::config::{Config, Limits, PoolConfig, Program};
 use kernel_core::id::{Link, WorkerId};
-use kernel_core::{Action, Bus, Event, Exit, Signal};
+use kernel_core::{Action, Bus, Event, Exit, Signal, slow_start};
 
 use crate::peers::{Agent, Asked, Client};
 use crate::rng::Rng;
@@ -391,6 +391,9 @@ impl World {
             }
             Action::Exit => self.has_exited = true,
             Action::Flush(_) | Action::Resume(_) => {}
+            Action::LookAtWait(worker) => {
+                slow_start::waited(&mut self.edge, worker, Duration::ZERO, self.now);
+            }
             Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
                 unreachable!("no client asks for that")
             }
@@ -425,6 +428,9 @@ impl World {
                 }
             }
             Action::Flush(_) | Action::Resume(_) | Action::Exit => {}
+            Action::LookAtWait(worker) => {
+                slow_start::waited(&mut self.node, worker, Duration::ZERO, self.now);
+            }
             Action::Measure | Action::Reload | Action::Upgrade | Action::Stop => {
                 unreachable!("no client asks for that")
             }

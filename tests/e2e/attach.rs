@@ -167,7 +167,7 @@ fn who_takes_part_prompts_answers_and_hears_who_was_faster() {
 }
 
 #[test]
-fn who_runs_the_session_sees_the_prompts_of_those_who_have_joined() {
+fn who_runs_the_session_sees_who_has_joined_and_whose_prompt_it_is() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut owner = Program::plan(&["--tcp", bus.tcp(), "--pool", "p", "hi"]).at_terminal();
@@ -176,13 +176,37 @@ fn who_runs_the_session_sees_the_prompts_of_those_who_have_joined() {
     puppet.ends_turn(&turn, "end_turn");
     owner.shows("Well.\n> ");
     let mut ben = bus.client();
+    ben.asks(91, "_bus/hello", json!({ "client": "ben" }));
     let label = label(&mut ben);
     let joined = ben.asks(1, "_bus/attach", json!({ "session": label, "history": "none" }));
-    let turn = prompts(&mut ben, &mut puppet, 2, &session_of(&joined), "more");
+    owner.shows("Well.\nben has joined\n");
+    let session = session_of(&joined);
+    let turn = prompts(&mut ben, &mut puppet, 2, &session, "more");
     puppet.speaks("Yes.");
-    owner.shows("Well.\n> more\nYes.");
+    owner.shows("ben has joined\nben> more\nYes.");
     puppet.ends_turn(&turn, "end_turn");
     until(&mut ben, 2);
+    owner.shows("Yes.\n> ");
+    owner.types("mine\n");
+    let turn = puppet.is_asked("session/prompt");
+    assert_eq!(turn["params"]["prompt"][0]["text"], "mine");
+    // Ben's next prompt waits for the end of the owner's turn, and is not part of it.
+    let next = json!([
+        { "type": "image", "mimeType": "image/png", "data": "QUJD" },
+        { "type": "text", "text": "what is this?" },
+    ]);
+    ben.sends(&request(3, "session/prompt", json!({ "sessionId": session, "prompt": next })));
+    owner.shows("a prompt of ben waits");
+    puppet.speaks("Mine.");
+    puppet.ends_turn(&turn, "end_turn");
+    let turn = puppet.is_asked("session/prompt");
+    puppet.speaks("An image.");
+    owner.shows("Mine.\nben> [image image/png, 3 bytes]\nwhat is this?\nAn image.");
+    puppet.ends_turn(&turn, "end_turn");
+    until(&mut ben, 3);
+    ben.sends(&request(4, "_bus/detach", json!({ "session": session })));
+    until(&mut ben, 4);
+    owner.shows("An image.\nben has left");
     owner.types("mine\n");
     assert_eq!(puppet.is_asked("session/prompt")["params"]["prompt"][0]["text"], "mine");
     owner.types(CTRL_C);
@@ -289,10 +313,10 @@ fn who_cannot_join_is_told_what_to_do() {
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (code, said) = attach(&["--attach", "s999"]);
-    assert_eq!(
-        (code, &*said),
-        (Some(1), &*format!("stdio-bus: no session \"s999\"; there are {label} of ann\n"))
+    let expected = format!(
+        "stdio-bus: there is no session s999; there are {label} of ann; `stdio-bus sessions` lists them\n"
     );
+    assert_eq!((code, said), (Some(1), expected));
     for (args, words) in [
         (&["--attach", &*label, "hello"][..], "need it"),
         (&["--attach", &label, "--json", "--input", "json"], "need it"),
@@ -420,5 +444,5 @@ fn an_editor_that_only_opens_sessions_joins_one_by_connect() {
     assert_eq!(editor.ends(), 0);
     let mut lost = connect("s999");
     assert_eq!(lost.ends(), 1);
-    lost.log_has("no session \"s999\"");
+    lost.log_has("there is no session s999");
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::bridges::{CLAUDE, CODEX, answer_question, next_question, received, start};
 use crate::cli_agent::{Agent, TURN, texts};
-use crate::harness::{notification, write_script};
+use crate::harness::{notification, skips, write_script};
 
 /// A session of a client that shows forms, or not.
 fn start_with_forms(name: &str, script: &str, has_forms: bool) -> (TempDir, Agent, String) {
@@ -197,7 +197,7 @@ fn an_error_says_of_which_kind_it_is() {
 #[test]
 fn root_is_not_offered_the_mode_that_claude_refuses_to_it() {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: this needs root");
+        skips("root");
         return;
     }
     let folder = TempDir::new().expect("a folder");

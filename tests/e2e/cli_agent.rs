@@ -348,6 +348,28 @@ fn a_missing_logged_out_or_silent_cli_is_reported() {
 }
 
 #[test]
+fn a_gemini_that_exits_with_41_is_logged_out_whatever_it_says() {
+    let folder = TempDir::new().expect("a folder");
+    let failed = r#"echo '{"type":"result","status":"error","error":{"message":"it hurts"}}'; exit 41"#;
+    for (script, is_logged_out) in [
+        ("echo 'Please set an Auth method' >&2; exit 41", true),
+        ("echo 'Manual authorization is required' >&2; exit 41", true),
+        ("exit 41", true),
+        (failed, true),
+        ("exit 42", false),
+        (&failed.replace("41", "1"), false),
+    ] {
+        write_script(folder.path(), "gemini", script);
+        let mut agent = Agent::start(folder.path(), &["gemini"]);
+        let session = agent.new_session(folder.path());
+        let (_, answer) = agent.turn(&session, "go");
+        let (code, kind) = if is_logged_out { (-32000, "authentication") } else { (-32603, "runtime") };
+        assert_eq!(answer["error"]["code"], code, "{script}: {answer}");
+        assert_eq!(answer["error"]["data"]["errorKind"], kind, "{script}: {answer}");
+    }
+}
+
+#[test]
 fn the_next_agent_loads_a_session_and_resumes_it_in_the_cli() {
     let folder = TempDir::new().expect("a folder");
     write_script(folder.path(), "qwen", TURN);

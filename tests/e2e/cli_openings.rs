@@ -74,6 +74,11 @@ fn the_first_session_lists_the_models_and_the_default_has_a_name() {
     let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": [] }));
     let choices = &opened["result"]["configOptions"][0]["options"];
     assert_eq!((&choices[0]["value"], &choices[1]["value"]), (&json!("default"), &json!("big")), "{opened}");
+    let models = &opened["result"]["models"];
+    assert_eq!(
+        (&models["currentModelId"], &models["availableModels"][1]["name"]),
+        (&json!("default"), &json!("Big"))
+    );
     let session = session_of(&opened["result"]);
     let (updates, answer) = agent.turn(&session, "one");
     let options = updates.iter().rfind(|update| update["sessionUpdate"] == "config_option_update");
@@ -89,6 +94,29 @@ fn models_that_a_cli_cannot_list_come_from_the_table() {
     let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": [] }));
     let choices = opened["result"]["configOptions"][0]["options"].as_array().expect("choices");
     assert!(choices.iter().any(|choice| choice["value"] == "gemini-2.5-pro"), "{opened}");
+}
+
+#[test]
+fn a_session_does_not_wait_for_models_that_the_table_knows() {
+    let folder = TempDir::new().expect("a folder");
+    // Its list comes when the test says so.
+    let script = "[ \"$1\" = models ] || exit 0\nwhile [ ! -e $HOME/go ]; do sleep 0.05; done; echo a/one";
+    write_script(folder.path(), "opencode", script);
+    let mut agent = Agent::start(folder.path(), &["opencode", "--model", "a/mine"]);
+    initialize(&mut agent, json!({}));
+    let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": [] }));
+    let models = &opened["result"]["models"];
+    let ids = |list: &Value, key: &str| {
+        let list = list.as_array().expect("a list").iter();
+        list.map(|one| one[key].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let first = ids(&models["availableModels"], "modelId");
+    assert!(first.iter().any(|id| id == "opencode/big-pickle"), "{opened}");
+    assert_eq!((first[0].as_str(), first.last().map(String::as_str)), ("default", Some("a/mine")));
+    assert_eq!(models["currentModelId"], "a/mine");
+    std::fs::write(folder.path().join("go"), "").expect("a file");
+    let update = agent.wait_for("config_option_update");
+    assert_eq!(ids(&update["configOptions"][0]["options"], "value"), ["default", "a/one", "a/mine"]);
 }
 
 #[test]

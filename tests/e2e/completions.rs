@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use crate::harness::{BUS, Bus, Client, Program, puppets, run};
+use crate::harness::{BUS, Bus, Client, Program, puppets, run, skips};
 
 const TAB: &str = "\t";
 /// Ctrl-U clears the line.
@@ -35,7 +35,7 @@ const FISH: Shell = Shell {
 fn start(shell: &Shell) -> Option<Program> {
     let found = Command::new(shell.name).arg("--version").stdout(Stdio::null()).status();
     if !found.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no {} here", shell.name);
+        skips(shell.name);
         return None;
     }
     let plan = Program::plan(shell.args).program_is(shell.name);

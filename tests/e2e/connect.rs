@@ -1,11 +1,11 @@
 //! `connect`: an IDE keeps working while the bus behind it is killed and restarted.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Connection, Log, MARK, PATIENCE, initialize, marked, request, run, session_of, started_with,
-    write_token,
+    BUS, Client, Connection, Log, MARK, PATIENCE, initialize, looks_again, marked, request, run, session_of,
+    started_with, write_token,
 };
 
 /// A folder with a bus.json: the echo agent with stored sessions, on a Unix socket.
@@ -89,7 +89,7 @@ impl Drop for BusFolder {
         let left = || marked(self.path());
         while !thread::panicking() && !left().is_empty() {
             assert!(Instant::now() < deadline, "left behind: {:?}", left());
-            thread::sleep(Duration::from_millis(5));
+            looks_again();
         }
     }
 }
@@ -250,6 +250,77 @@ fn a_bus_that_comes_back_gets_the_new_token() {
     assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));
     let (status, text) = ide.closes();
     assert_eq!((status.code(), text.as_str()), (Some(0), ""));
+    kill_and_wait(bus);
+}
+
+#[test]
+fn run_goes_on_with_its_session_when_the_bus_comes_back() {
+    let folder = BusFolder::new();
+    let mut bus = folder.serve();
+    let mut talk = folder.command(&["run", "--pool", "echo", "--input", "lines"]).spawn().expect("it starts");
+    let log = Log::of(talk.stderr.take().expect("piped"));
+    let mut stdin = talk.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(talk.stdout.take().expect("piped"));
+    let mut says = |text: &str| stdin.write_all(format!("{text}\n").as_bytes()).expect("it reads");
+    let mut hears = |text: &str| {
+        let mut line = String::new();
+        while line.trim_end() != text {
+            line.clear();
+            assert!(stdout.read_line(&mut line).expect("UTF-8") > 0, "it never said {text:?}");
+        }
+    };
+    says("one");
+    hears("one");
+    kill_and_wait(bus);
+    log.has("the bus has gone away");
+    says("typed meanwhile");
+    bus = folder.serve();
+    log.has("the bus is back");
+    hears("typed meanwhile");
+    // The answer of a turn that the bus has taken with it is lost, and the next prompt has its turn.
+    says("/slow 600");
+    let calls = || {
+        let out = run(folder.path(), &["status", "--json"], "");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")["calls"].as_u64()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while calls() != Some(1) {
+        assert!(Instant::now() < deadline, "the turn does not begin\n{}", log.text());
+    }
+    kill_and_wait(bus);
+    log.has("in the middle of the turn, so its answer is lost");
+    bus = folder.serve();
+    says("three");
+    hears("three");
+    drop(stdin);
+    assert_eq!(talk.wait().expect("it is our child").code(), Some(1), "a turn was lost\n{}", log.text());
+    kill_and_wait(bus);
+}
+
+#[test]
+fn a_killed_connect_that_said_bye_ends_its_turn_at_once() {
+    let folder = BusFolder::new();
+    let bus = folder.serve();
+    let status = |key: &str| {
+        let out = run(folder.path(), &["status", "--json"], "");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")[key].as_u64()
+    };
+    let becomes = |key: &str, count: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        while status(key) != Some(count) {
+            assert!(Instant::now() < deadline, "not {count} {key}, but {:?}", status(key));
+            looks_again();
+        }
+    };
+    // Without the option the session is kept for five minutes, so one that is gone was ended.
+    for (args, goes_on) in [(&["--bye"][..], false), (&[], true)] {
+        let mut ide = folder.ide(args);
+        let session = ide.opens_session();
+        ide.prompts(2, &session, "/slow 80000");
+        becomes("calls", 1);
+        kill_and_wait(ide.child);
+        becomes("sessions", u64::from(goes_on));
+    }
     kill_and_wait(bus);
 }
 

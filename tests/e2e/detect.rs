@@ -79,9 +79,8 @@ fn each_cli_is_reported_with_its_pool_and_a_failure_concerns_only_one() {
     let all: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let finds_codex = |one: &&Value| one["id"].as_str().is_some_and(|id| id.starts_with("codex"));
     assert_eq!(all.as_array().expect("a list").iter().filter(finds_codex).count(), 1);
-    let codex = found(&out, "codex");
-    assert_eq!((&codex["available"], &codex["version"]), (&json!(true), &json!(null)));
     for (id, reason) in [
+        ("codex", "`--version` fails (exit 1): broken"),
         ("kimi", "stub"),
         ("goose", "127"),
         ("qwen", "not installed"),
@@ -135,7 +134,7 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
     assert_eq!(
         String::from_utf8_lossy(&out.stderr),
-        "bus.json: added codex, gemini, pool, qoder; clients that name no pool get claude (\"default_pool\", which is \
+        "bus.json: added gemini, pool, qoder; clients that name no pool get claude (\"default_pool\", which is \
          new); `stdio-bus serve` runs the bus\n"
     );
     let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
@@ -143,6 +142,19 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     assert!(written.ends_with("  ],\n  \"default_pool\": \"claude\" }"), "{written}");
     let again = detect(folder.path(), &["--write", "--here"]);
     assert_eq!(String::from_utf8_lossy(&again.stderr), "bus.json: nothing to add\n");
+}
+
+#[test]
+fn a_codex_with_a_provider_of_its_own_is_not_logged_out() {
+    let folder = TempDir::new().expect("a folder");
+    logging_script(folder.path(), "codex", "[ \"$1\" = --version ] && echo 0.166.0");
+    let logged_in = || found(&detect(folder.path(), &["--json"]), "codex")["logged_in"].clone();
+    assert_eq!(logged_in(), false);
+    fs::create_dir(folder.path().join(".codex")).expect("a folder");
+    let config =
+        "model_provider = \"local\"\n[model_providers.local]\nbase_url = \"http://127.0.0.1:1/v1\"\n";
+    fs::write(folder.path().join(".codex/config.toml"), config).expect("a file");
+    assert_eq!(logged_in(), Value::Null);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, PATIENCE, bus_puppet_client, limited, notification, one_pool, puppets, request, update,
+    Bus, PATIENCE, bus_puppet_client, limited, notification, one_pool, puppets, request, time_passes, update,
 };
 
 #[test]
@@ -158,7 +158,7 @@ fn a_bus_that_was_suspended_closes_no_client_as_stalled() {
     });
     bus.signal(Signal::SIGSTOP);
     // This sleep is the time in which ann reads nothing; the test waits for no event.
-    thread::sleep(Duration::from_millis(5200));
+    time_passes(Duration::from_millis(5200));
     assert!(ann.connection.takes_all() > 0);
     bus.signal(Signal::SIGCONT);
     assert_eq!(ben.status()["clients"], 2);

@@ -1,12 +1,12 @@
 //! Slow and silent peers: they cost bounded memory and delay no other peer.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Bus, bus_puppet_client, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, update,
+    Bus, bus_puppet_client, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, time_passes,
+    update,
 };
 
 #[test]
@@ -114,7 +114,7 @@ fn waiting_costs_no_processor_time() {
         let held = watcher.status()["held_bytes"].as_u64();
         let before = cpu_ticks(bus.pid());
         let goes_on = writes.floods(&word);
-        thread::sleep(Duration::from_millis(50));
+        time_passes(Duration::from_millis(50));
         !goes_on && held > Some(128 << 10) && cpu_ticks(bus.pid()) == before
     });
     bus.becomes_idle();

@@ -47,6 +47,13 @@ fn choice() -> Value {
     json!({ "outcome": { "outcome": "selected", "optionId": "yes" } })
 }
 
+/// Who hears no events is told in the session who chose what.
+fn hears_choice(client: &mut Client, by: &str) {
+    let told = client.is_asked("session/update");
+    let text = told["params"]["update"]["content"]["text"].as_str().expect("a text");
+    assert!(text.starts_with(by) && text.trim_end().ends_with(" chose yes"), "{told}");
+}
+
 #[test]
 fn an_editor_joins_by_loading_and_hears_what_was_said_and_what_comes() {
     let (_bus, mut puppet, mut ann, mut ben, session) = shared();
@@ -108,6 +115,7 @@ fn a_question_is_asked_of_all_and_the_first_choice_counts() {
     ben.answers(&of_ben, choice());
     assert_eq!(puppet.gets(7)["result"], choice());
     assert_eq!(ann.is_asked("$/cancel_request")["params"]["requestId"], of_ann["id"]);
+    hears_choice(&mut ann, "ben");
     ann.answers(&of_ann, json!({ "outcome": { "outcome": "cancelled" } }));
     ann.status();
     assert!(!puppet.has_more(), "the late answer is swallowed");
@@ -234,5 +242,6 @@ fn guests_of_two_buses_in_a_chain_hear_the_same_session() {
     assert_eq!(cem.is_asked("$/cancel_request")["params"]["requestId"], of_cem["id"]);
     puppet.ends_turn(&turn, "end_turn");
     ann.is_asked("$/cancel_request");
+    hears_choice(&mut ann, "");
     ann.gets(2);
 }

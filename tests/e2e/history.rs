@@ -157,6 +157,21 @@ fn a_writer_that_is_killed_is_started_again_and_told_what_it_has_missed() {
 }
 
 #[test]
+fn the_first_start_says_where_it_is_kept_and_how_to_switch_that_off() {
+    let (bus, _puppet, mut ann, _) = keeping();
+    let folder = bus.folder().join("history");
+    let says = format!("what is said through the bus is kept in {}", folder.display());
+    bus.log_has(&says);
+    bus.log_has(r#"readable by you alone; "history": false in bus.json turns that off"#);
+    // A writer that finds the folder has nothing new to say.
+    let killed = writes(&bus, &mut ann);
+    kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    bus.until("it is gone", || ann.status()["history"]["pid"].as_i64() != Some(killed.into()));
+    writes(&bus, &mut ann);
+    assert_eq!(bus.log.text().matches("is kept in").count(), 1);
+}
+
+#[test]
 fn a_bus_that_is_killed_leaves_what_was_said() {
     let (mut bus, mut puppet, mut ann, session) = keeping();
     turn(&mut ann, &mut puppet, &session, "first");
@@ -208,7 +223,6 @@ fn past_session(bus: &Bus, puppet: &mut Puppet, ann: &mut Client, session: &str)
     turn(ann, puppet, session, "zebra");
     lines(bus, "end_turn");
     ann.asks(9, "_bus/close", json!({ "session": session }));
-    puppet.is_asked("session/cancel");
     lines(bus, "closed");
     let past: Value = serde_json::from_str(&command(bus, &["sessions", "--all", "--json"]).1).unwrap();
     past[0]["id"].as_str().unwrap().to_owned()
@@ -241,6 +255,40 @@ fn a_past_session_whose_agent_cannot_open_it_begins_anew_with_what_was_said_last
     puppet.ends_turn(&prompt, "end_turn");
     talk.types("\x04");
     assert_eq!(talk.ends(), 0);
+}
+
+#[test]
+fn a_past_session_goes_on_at_an_agent_that_can_load_it() {
+    let (bus, mut puppet, mut ann, session) = keeping();
+    let id = past_session(&bus, &mut puppet, &mut ann, &session);
+    let config = bus.config_path();
+    let args =
+        ["--resume", &id[..8], "--config", config.to_str().unwrap(), "--tcp", bus.tcp(), "And the yak?"];
+    let mut talk = Program::plan(&args).at_terminal();
+    // A process of its own: this client can do more than Ann.
+    let mut puppet = bus.puppet();
+    let initialize = puppet.is_asked("initialize");
+    let can = json!({ "loadSession": true });
+    puppet.answers(&initialize, json!({ "protocolVersion": 1, "agentCapabilities": can }));
+    let load = puppet.is_asked("session/load");
+    assert_eq!(load["params"]["sessionId"], "../s1");
+    puppet.sends(&update("../s1", "one two zebra"));
+    puppet.answers(&load, json!({}));
+    let prompt = puppet.is_asked("session/prompt");
+    assert_eq!(prompt["params"]["prompt"][0]["text"], "And the yak?");
+    puppet.sends(&update("../s1", "It sleeps."));
+    puppet.ends_turn(&prompt, "end_turn");
+    talk.shows("It sleeps.");
+    talk.types("\x04");
+    assert_eq!(talk.ends(), 0);
+    // What the agent has told again is not written twice.
+    let kept = said(&lines(&bus, "It sleeps."));
+    assert_eq!(kept.iter().filter(|line| line.contains("one two zebra")).count(), 1, "{kept:?}");
+    let again = kept.iter().position(|line| line.contains("reopened")).expect("it was opened again");
+    assert!(
+        kept[again + 1].ends_with(": And the yak?") && kept[again + 2] == "agent: It sleeps.",
+        "{kept:?}"
+    );
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //! one folder, names that are paths, buses that are killed and started again. The bus serves as if nothing were wrong.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use history::SessionId;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use serde_json::{Value, json};
 
 use crate::harness::{Bus, Client, Puppet, request, update};
@@ -61,7 +62,9 @@ fn what_the_log_has_dropped_comes_from_disk_without_a_seam() {
     for number in 0..40 {
         turn(&mut ann, &mut puppet, &session, &format!("<{number}>"));
     }
-    // The writer is killed in between, and what it has missed is told to the next one.
+    // The writer is killed in between, and what it has missed is told to the next one. What the log had dropped before
+    // is on disk by then: what neither has would be a gap.
+    bus.until("the end of the last turn is kept", || kept(&bus, dir.path(), "<39>").len() == 3 * 40);
     let pid = writes(&bus, &mut ann);
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     bus.until("it is gone", || ann.status()["history"]["pid"].as_i64() != Some(pid.into()));
@@ -235,6 +238,39 @@ fn a_folder_that_is_a_link_or_a_file_is_refused_and_nobody_else_notices() {
     }
     assert!(fs::read_dir(&elsewhere).unwrap().next().is_none());
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
+/// Root may write everywhere, until it gives that up. A shell does so before it becomes the bus.
+const WITHOUT_RIGHTS: &str = r#"exec setpriv --bounding-set -dac_override,-dac_read_search "$0" "$@""#;
+
+#[test]
+fn a_folder_that_is_read_only_disturbs_nobody_and_status_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("kept");
+    let may = |mode: u32| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(&folder).unwrap();
+    may(0o500);
+    let mut plan = Bus::plan(folder_of(&folder)).ignores_stderr();
+    if geteuid().is_root() {
+        let tried = Command::new("sh").args(["-c", WITHOUT_RIGHTS, "true"]).status();
+        if !tried.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: root cannot give up its right to write to this folder here");
+            return;
+        }
+        plan = plan.after(WITHOUT_RIGHTS);
+    }
+    let bus = plan.start();
+    let (mut puppet, mut ann, session) = with_session(&bus);
+    turn(&mut ann, &mut puppet, &session, "lost");
+    bus.until("the status says why", || {
+        let failing = ann.status()["history"]["counted"]["failing"].clone();
+        failing.as_str().is_some_and(|why| why.contains("Permission denied"))
+    });
+    assert!(fs::read_dir(&folder).unwrap().next().is_none());
+    may(0o700);
+    turn(&mut ann, &mut puppet, &session, "found");
+    let kept = kept(&bus, &folder, "one two found");
+    assert!(kept[0].starts_with(r#"bus: {"lines":"#) && kept[0].contains("denied"), "{kept:?}");
 }
 
 #[test]

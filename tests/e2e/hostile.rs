@@ -11,7 +11,9 @@ use std::{fs, net};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use crate::harness::{BUS, Bus, children_of, command_line, one_pool, puppets, request, run, write_token};
+use crate::harness::{
+    BUS, Bus, children_of, command_line, one_pool, puppets, request, run, skips, write_token,
+};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const NOBODY: u32 = 65_534;
@@ -127,7 +129,7 @@ impl Drop for Killed {
 fn can_be_nobody() -> bool {
     let works = geteuid().is_root() && as_nobody(&["--version"]).status.success();
     if !works {
-        println!("skipped: this needs root, setpriv, and a binary that others can run");
+        skips("root, setpriv, and a binary that others can run");
     }
     works
 }

@@ -124,7 +124,7 @@ fn a_regular_file_at_the_path_of_the_socket_is_not_touched() {
 }
 
 /// A bus in this folder to which a service manager passes this socket as descriptor 3.
-fn started_with_socket(folder: &Path, socket: impl Into<OwnedFd>) -> Child {
+pub(crate) fn started_with_socket(folder: &Path, socket: impl Into<OwnedFd>) -> Child {
     let script = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$0" serve 3<&0 0</dev/null"#;
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_stdio-bus")]).current_dir(folder).env("HOME", folder);
@@ -133,7 +133,7 @@ fn started_with_socket(folder: &Path, socket: impl Into<OwnedFd>) -> Child {
 }
 
 /// A folder with a bus.json that names a Unix socket in it, and the path of that socket.
-fn folder_with_config() -> (TempDir, PathBuf) {
+pub(crate) fn folder_with_config() -> (TempDir, PathBuf) {
     let folder = TempDir::new().expect("a temporary folder");
     let path = folder.path().join("bus.sock");
     let config = json!({
@@ -145,7 +145,7 @@ fn folder_with_config() -> (TempDir, PathBuf) {
 }
 
 /// Ends the bus as a service manager does, and returns what it has printed.
-fn ended(mut bus: Child) -> String {
+pub(crate) fn ended(mut bus: Child) -> String {
     let pid = Pid::from_raw(i32::try_from(bus.id()).expect("a process id"));
     kill(pid, Signal::SIGTERM).expect("it runs");
     let mut printed = String::new();

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::run;
+use crate::harness::{Bus, run};
 
 /// A text of bus.json, and what `check` says of it: the place, and the cure.
 const IN_BUS_JSON: [(&str, &str, &str); 40] = [
@@ -90,6 +91,18 @@ const ON_COMMAND_LINE: [(&[&str], &str, &str); 7] = [
     (&["strt"], "'strt'", "'start'"),
 ];
 
+/// A command line, and what is said of it where a bus with the pools `a`, `b` and `dead` runs, with no default pool and
+/// without a web door.
+const AT_RUNNING_BUS: [(&[&str], &str, &str); 7] = [
+    (&["sessions", "close", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
+    (&["run", "--attach", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
+    (&["connect", "--attach", "s99"], "there is no session s99", "`stdio-bus sessions` lists them"),
+    (&["web", "url"], "this bus has no web door", "/bus.json or start with --web"),
+    (&["trace", "--pool", "nope"], "stdio-bus: there is no pool \"nope\"", "the pools are a, b, dead"),
+    (&["run", "--pool", "nope", "hi"], "there is no pool \"nope\"", "the pools are a, b, dead"),
+    (&["run", "--pool", "dead", "hi"], "no key", "; `stdio-bus logs dead` says more"),
+];
+
 fn said(folder: &Path, args: &[&str]) -> String {
     let out = run(folder, args, "");
     String::from_utf8_lossy(&out.stderr).into_owned()
@@ -117,6 +130,31 @@ fn each_mistake_is_told_with_its_place_and_its_cure() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_a_running_bus_refuses_is_told_with_the_cure() {
+    let echo =
+        |id: &str| json!({ "id": id, "command": "stdio-bus", "args": ["agent", "echo"], "warm": false });
+    let dead =
+        json!({ "id": "dead", "command": "sh", "args": ["-c", "echo no key >&2; exit 1"], "warm": false });
+    let bus = Bus::start(json!({ "listen": ["tcp://127.0.0.1:0"], "pools": [echo("a"), echo("b"), dead] }));
+    let mut wrong = Vec::new();
+    for (args, place, cure) in AT_RUNNING_BUS {
+        let told = said(bus.folder(), args);
+        if !(told.contains(place) && told.contains(cure)) {
+            wrong.push(format!("{args:?}\n  should name {place:?} and {cure:?}, but says\n{told}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_wrong_word_in_rust_log_is_told_once() {
+    let config = json!({ "listen": ["tcp://127.0.0.1:0"],
+        "pools": [{ "id": "a", "command": "stdio-bus", "args": ["agent", "echo"], "warm": false }] });
+    let bus = Bus::plan(config).env("RUST_LOG", "debgu").start();
+    bus.log_has("RUST_LOG: \"debgu\" selects nothing; did you mean \"debug\"?");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{BUS, Bus, Client, initialize, puppets, request, session_of, update, write_script};
+use crate::history::{files, writes};
 
 /// What several machines share in these tests: a folder with their sockets, what their agents store, and a program
 /// that does what ssh does, as far as it finds the machine.
@@ -34,9 +35,20 @@ impl Machines {
 
     /// A bus of this name with this pool.
     fn bus(&self, name: &str, pool: Value) -> Bus {
+        Bus::start(self.config(name, pool))
+    }
+
+    /// The same, which keeps what is said in the folder `NAME.kept`.
+    fn keeping(&self, name: &str, pool: Value) -> Bus {
+        let mut config = self.config(name, pool);
+        config["history"] = json!({ "folder": self.path(&format!("{name}.kept")) });
+        Bus::start(config)
+    }
+
+    fn config(&self, name: &str, pool: Value) -> Value {
         std::fs::write(self.path(&format!("{name}.up")), "").expect("it can be written");
         let listen = format!("unix://{}", self.path(&format!("{name}.sock")));
-        Bus::start(json!({ "name": name, "listen": [listen], "pools": [pool] }))
+        json!({ "name": name, "listen": [listen], "pools": [pool] })
     }
 
     /// A node whose agent stores its sessions on its disk.
@@ -47,9 +59,12 @@ impl Machines {
 
     /// A bus in front of these nodes.
     fn edge(&self, name: &str, nodes: &[&str]) -> Bus {
+        self.bus(name, self.agents_at(nodes))
+    }
+
+    fn agents_at(&self, nodes: &[&str]) -> Value {
         let args = json!(["{node}", "stdio-bus", "connect", "--pool", "echo"]);
-        let command = self.path("ssh");
-        self.bus(name, json!({ "id": "echo", "command": command, "args": args, "nodes": nodes }))
+        json!({ "id": "echo", "command": self.path("ssh"), "args": args, "nodes": nodes })
     }
 
     /// The machine can no longer be reached, and its bus is gone.
@@ -353,4 +368,25 @@ fn guests_of_two_edges_share_the_session_of_a_node() {
     }
     puppet.ends_turn(&turn, "end_turn");
     ann.gets(2);
+}
+
+#[test]
+fn an_edge_keeps_the_sessions_of_its_nodes_with_the_name_of_the_node() {
+    let machines = Machines::new();
+    let _node = machines.node("north");
+    let edge = machines.keeping("edge", machines.agents_at(&["north"]));
+    let mut client = initialized(&edge);
+    writes(&edge, &mut client);
+    let session = opens(&mut client, 1);
+    says(&mut client, 2, &session, "zebra");
+    let kept = machines.shelf.path().join("edge.kept");
+    let mut text = String::new();
+    edge.until("it is kept at the edge", || {
+        let file = files(&kept).pop();
+        text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        text.contains("end_turn")
+    });
+    let header: Value = serde_json::from_str(text.lines().next().expect("a header")).expect("JSON");
+    assert_eq!((&header["node"], &header["pool"]), (&json!("north"), &json!("echo")), "{header}");
+    assert!(text.contains("zebra"), "{text}");
 }

@@ -44,7 +44,6 @@ fn sessions_have_their_folder_title_and_client_and_can_be_closed() {
     let out = command(&bus, &["sessions", "close", "s1"]);
     assert!(out.status.success(), "{}", stderr(&out));
     assert_eq!(stdout(&out), "s1 is closed\n");
-    assert_eq!(puppet.receives()["method"], "session/cancel");
     client.prompts(3, &session);
     client.sees_error(3, -32051, "unknown_session");
 }
@@ -254,6 +253,8 @@ fn a_restart_tells_that_it_waits_for_an_idle_session_which_cannot_move() {
     waiting.shows("idle, and no other process can continue it");
     let out = command(&bus, &["sessions", "close", "s1"]);
     assert!(out.status.success(), "{}", stderr(&out));
+    // That is how an agent that cannot close sessions hears of the end of one.
+    puppet.is_asked("session/cancel");
     puppet.stdin_ends();
     waiting.shows("has ended");
     assert_eq!(waiting.ends(), 0);

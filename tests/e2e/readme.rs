@@ -9,14 +9,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, write_script};
+use crate::harness::{BUS, PATIENCE, looks_again, skips, write_script};
 
 const README: &str = include_str!("../../README.md");
 const TOUR: &str = include_str!("../../docs/TOUR.md");
@@ -158,7 +157,7 @@ impl Place {
         for (child, _) in &mut self.servers {
             while child.try_wait().expect("it is our child").is_none() {
                 assert!(Instant::now() < deadline, "it does not end");
-                thread::sleep(LOOK_AGAIN);
+                looks_again();
             }
         }
         self.servers.clear();
@@ -235,7 +234,7 @@ fn every_command_of_the_readme_works_as_it_stands_there() {
                 continue;
             }
             if it.command.starts_with("nc ") && !has_nc {
-                eprintln!("skipped: there is no nc here");
+                skips("OpenBSD's nc");
                 continue;
             }
             if it.command.starts_with("stdio-bus reload") {

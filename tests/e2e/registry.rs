@@ -61,7 +61,7 @@ fn a_package_becomes_a_pool_that_runs_after_it_was_shown() {
     assert_eq!(code, Some(0), "{shown}");
     let program = path.join("npx").display().to_string();
     let pool = json!({ "id": "good", "command": program, "args": ["-y", "@scope/good@1.2.3", "--acp"],
-        "env": { "MODE": "a$${b}" } });
+        "warm": false, "env": { "MODE": "a$${b}" } });
     assert_eq!(pools(path), json!([pool]));
     let probed = stdio_bus(path, &["check", "--probe"]);
     assert!(probed.status.success(), "{}", String::from_utf8_lossy(&probed.stderr));
@@ -71,6 +71,16 @@ fn a_package_becomes_a_pool_that_runs_after_it_was_shown() {
     assert_eq!(again.status.code(), Some(0));
     assert_eq!(stdio_bus(path, &["add", "good", "--yes", "--here", "--as", "other"]).status.code(), Some(0));
     assert_eq!(pools(path)[1]["id"], "other");
+}
+
+#[test]
+fn no_registry_is_asked_before_the_user_has_chosen_one() {
+    let folder = TempDir::with_prefix("registry").expect("a folder");
+    let out = stdio_bus(folder.path(), &["add", "gemini", "--yes", "--here"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let public = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json";
+    assert!(said.contains("which registry?") && said.contains(public), "{said}");
+    assert_eq!(out.status.code(), Some(1), "{said}");
 }
 
 #[test]
@@ -205,7 +215,9 @@ fn at_a_terminal_the_user_is_asked() {
     asked.shows("[y/N]");
     asked.types("y\n");
     assert_eq!(asked.ends(), 0);
-    assert_eq!(pools(asked.folder())[0]["command"], folder.path().join("npx").display().to_string());
+    let pool = pools(asked.folder())[0].clone();
+    assert_eq!(pool["command"], folder.path().join("npx").display().to_string());
+    assert_eq!(pool["warm"], false, "it starts when it is first used");
 }
 
 #[test]
@@ -233,6 +245,7 @@ fn a_login_runs_the_agent_with_what_its_method_adds() {
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (code, said) = login(&[]);
+    assert!(said.starts_with("asking the agent of the pool a how to log in"), "{said}");
     assert!(code == Some(0) && said.contains("agent base --login"), "{said}");
     assert_eq!(fs::read_to_string(path.join("done")).unwrap(), "base k\n");
     let (code, said) = login(&["--method", "bad"]);

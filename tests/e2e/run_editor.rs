@@ -172,3 +172,22 @@ fn the_terminal_is_as_it_was_however_it_ends() {
         assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG), "{flags:?}");
     }
 }
+
+/// A shell runs `run`, whose user stops it by Ctrl-Z, looks around, and comes back.
+#[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_and_keeps_what_was_typed() {
+    let script =
+        format!("set -m; {} run echo; echo the turn of the shell; read line; fg", crate::harness::BUS);
+    let mut talk = Program::plan(&["-c", &script]).program_is("bash").at_terminal();
+    talk.shows("> ");
+    talk.types("half");
+    talk.shows("> half");
+    talk.types("\x1a");
+    talk.shows("the turn of the shell");
+    talk.types("\r");
+    talk.shows_so("the line again", |screen| screen.trim_end().ends_with("> half"));
+    talk.types(" a line\r");
+    talk.shows_so("its answer", |screen| screen.contains("\nhalf a line"));
+    talk.types("\x04");
+    assert_eq!(talk.ends(), 0);
+}

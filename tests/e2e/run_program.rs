@@ -4,8 +4,9 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::harness::{Program, Puppet, request, run};
+use crate::harness::{BUS, Program, Puppet, request, run};
 
 /// A program that embeds `run`, and the agent behind it.
 struct Embedded {
@@ -281,7 +282,7 @@ fn the_model_changes_between_turns() {
 
 #[test]
 fn model_mode_servers_and_folders_reach_the_session() {
-    let folder = tempfile::TempDir::new().unwrap();
+    let folder = TempDir::new().unwrap();
     let servers = json!({ "mcpServers": { "files": { "command": "mcp-files", "env": { "A": "1" } } } });
     fs::write(folder.path().join("mcp.json"), servers.to_string()).unwrap();
     let mcp = folder.path().join("mcp.json").to_string_lossy().into_owned();
@@ -314,7 +315,7 @@ fn model_mode_servers_and_folders_reach_the_session() {
 
 #[test]
 fn what_cannot_be_had_is_said_and_ends_the_run() {
-    let folder = tempfile::TempDir::new().unwrap();
+    let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -322,13 +323,18 @@ fn what_cannot_be_had_is_said_and_ends_the_run() {
     };
     let web = write("web.json", r#"{"mcpServers":{"w":{"type":"sse","url":"http://localhost:1"}}}"#);
     let bad = write("bad.json", "{");
+    let of_mcp = format!("--mcp {bad}: ");
     let sleeps = r#"while read line; do case "$line" in *initialize*)
         echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}';; esac; done"#;
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["--mode", "no-such", "echo", "hi"], 1, "echo does not take the mode \"no-such\""),
         (&["--mcp", &web, "echo", "hi"], 1, "echo takes no MCP servers over sse: \"w\""),
-        (&["--mcp", &bad, "echo", "hi"], 1, "bad.json: "),
-        (&["--add-dir", "/no/such", "echo", "hi"], 1, "/no/such: No such file"),
+        (&["--mcp", &bad, "echo", "hi"], 1, &of_mcp),
+        (&["--add-dir", "/no/such", "echo", "hi"], 1, "--add-dir /no/such: No such file"),
+        (&["--cwd", "/no/such", "echo", "hi"], 1, "--cwd /no/such: No such file"),
+        (&["hi", "--", "cat"], 1, "cat repeats what it is told, and does not speak ACP"),
+        (&["echo", "hi", "-p", "ho"], 2, "cannot be used with"),
+        (&["hi", "-p", "ho", "--", "cat"], 2, "are two prompts"),
         (&["--input", "json", "echo"], 2, "--input json needs --json"),
         (&["--init-timeout", "0.3", "hi", "--", "sh", "-c", sleeps], 3, "no answer from sh within 300ms"),
         (&["--", "--yolo"], 2, "name the agent that these arguments are for"),
@@ -338,6 +344,21 @@ fn what_cannot_be_had_is_said_and_ends_the_run() {
         let stderr = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_prompt_after_p_is_the_only_one_and_what_is_piped_belongs_to_it() {
+    let folder = TempDir::with_prefix("run").unwrap();
+    let cases: [(&[&str], &str, &str); 3] = [
+        (&["echo", "-p", "hi"], "", "hi\n"),
+        (&["-p", "hi", "--", BUS, "agent", "echo"], "", "hi\n"),
+        (&["echo", "-p", "hi"], "there", "hi\n\nthere\n"),
+    ];
+    for (args, stdin, expected) in cases {
+        let out = run(folder.path(), &[&["run"][..], args].concat(), stdin);
+        assert_eq!(String::from_utf8_lossy(&out.stdout), expected, "{args:?} {out:?}");
+        assert_eq!(out.status.code(), Some(0));
     }
 }
 

@@ -117,7 +117,7 @@ fn a_trace_shows_only_what_its_filters_select() {
     assert_eq!(of_session.out.receives()["method"], "session/update");
     let out = run(bus.folder(), &["trace", "--tcp", bus.tcp(), "--pool", "c"], "");
     assert_eq!(out.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("unknown_pool"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("there is no pool \"c\""));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use nix::unistd::geteuid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, one_pool, peak_kib, puppets, request, run, write_token};
+use crate::harness::{Bus, one_pool, peak_kib, puppets, request, run, skips, write_token};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const OTHER: &str = "aaaaaaaaaaaaaaaaaaaaaa";
@@ -139,7 +139,7 @@ fn a_token_file_or_bus_json_that_others_could_read_or_change_is_refused() {
     );
     refused(&|folder| write_token(&folder.join("token"), "short"), "does not hold a token");
     if !geteuid().is_root() {
-        return println!("skipped: only root can give a file away");
+        return skips("root, who alone can give a file away");
     }
     let give =
         |name: &'static str| move |folder: &Path| chown(folder.join(name), Some(65_534), None).expect("root");

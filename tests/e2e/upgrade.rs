@@ -1,5 +1,9 @@
 //! The process of the bus becomes another program, and nobody notices.
 
+mod carried;
+mod killed;
+mod refused;
+
 use std::fs;
 use std::path::Path;
 
@@ -7,8 +11,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    BUS, Bus, Client, LOOK_AGAIN, Web, bus_puppet_client, children_of, initialize, is_gone, one_pool,
-    open_fds, puppets, request, run, session_of, update, write_script, zombies_of,
+    BUS, Bus, Client, Web, bus_puppet_client, children_of, initialize, is_gone, looks_again, one_pool,
+    open_fds, puppets, request, run, session_of, update, zombies_of,
 };
 
 /// Has the bus become its own program, and checks that it is the same process.
@@ -191,23 +195,6 @@ fn ten_times_in_a_row_nothing_piles_up() {
 }
 
 #[test]
-fn after_a_kill_of_an_upgraded_bus_no_process_is_left() {
-    let mut bus = Bus::start(one_pool(2));
-    let mut workers = bus.puppets::<2>();
-    for puppet in &mut workers {
-        puppet.has_a_child();
-        puppet.stays();
-        puppet.ignores_sigterm();
-    }
-    let left = workers[0].has_a_detached_child();
-    upgrades(&bus);
-    bus.until("all are found", || bus.survivors().contains(&left));
-    bus.signal(Signal::SIGKILL);
-    bus.leaves_nothing();
-    bus.exit_status();
-}
-
-#[test]
 fn an_upgraded_bus_stops_as_any_other_and_leaves_nothing() {
     let sockets =
         json!({ "pools": [puppets("a", 1)], "listen": ["tcp://127.0.0.1:0", "unix://@dir/bus.sock"] });
@@ -304,84 +291,6 @@ fn the_command_says_in_one_line_what_went_on() {
 }
 
 #[test]
-fn a_bus_that_cannot_become_another_program_goes_on_and_says_why() {
-    let (bus, mut puppet, mut client) = bus_puppet_client();
-    let session = client.opens(&mut puppet, "s1");
-    client.prompts(2, &session);
-    let turn = puppet.is_asked("session/prompt");
-    let folder = bus.folder();
-    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    fs::write(folder.join("text"), "no program").unwrap();
-    write_script(folder, "silent", "exit 0");
-    write_script(folder, "talks", "echo hello; echo world");
-    write_script(
-        folder,
-        "newer",
-        r#"echo '{"bus":"stdio-bus","version":"9.9.9","cannot":"the state is of version 1"}'"#,
-    );
-    // It says yes once, and no when it counts.
-    let yes = r#"{"bus":"stdio-bus","version":"9.9.9"}"#;
-    write_script(
-        folder,
-        "fickle",
-        &format!("echo '{yes}'; dd bs=1 count=1 <&1 >/dev/null 2>&1; echo '{{}}'"),
-    );
-    let mut other = bus.client();
-    for (binary, why) in [
-        (file("missing"), "no such file"),
-        (file("text"), "is not executable"),
-        (folder.to_str().unwrap().to_owned(), "is not executable"),
-        ("stdio-bus".to_owned(), "whole path"),
-        (file("silent"), "is not a stdio-bus"),
-        (file("talks"), "is not a stdio-bus"),
-        ("/bin/cat".to_owned(), "is not a stdio-bus"),
-        (file("newer"), "stdio-bus 9.9.9 cannot go on with this bus: the state is of version 1"),
-        (file("fickle"), "is not a stdio-bus"),
-    ] {
-        for check in [true, false] {
-            if check && binary.ends_with("fickle") {
-                continue;
-            }
-            other.sends(&request(5, "_bus/upgrade", json!({ "binary": binary, "check": check })));
-            let error = other.receives()["error"].clone();
-            let message = error["message"].as_str().unwrap_or_default();
-            assert!(error["data"]["reason"] == "invalid" && message.contains(why), "{binary}: {error}");
-        }
-    }
-    // Nothing has happened.
-    puppet.ends_turn(&turn, "end_turn");
-    client.gets(2);
-    assert_eq!(upgraded_count(&mut client), 0);
-    bus.until("who was asked is gone", || children_of(bus.pid()).len() == 2);
-    let error = run(folder, &["upgrade", "missing", "--config", "bus.json", "--tcp", bus.tcp()], "");
-    assert_eq!(error.status.code(), Some(1));
-    let said = String::from_utf8(error.stderr).unwrap();
-    assert_eq!(said, format!("stdio-bus: {}: no such file\n", file("missing")));
-}
-
-#[test]
-fn a_program_that_says_nothing_is_waited_for_and_another_upgrade_is_refused_meanwhile() {
-    let (mut bus, mut puppet, mut client) = bus_puppet_client();
-    client.opens(&mut puppet, "s1");
-    write_script(bus.folder(), "sleeps", "exec sleep 1000");
-    let binary = bus.folder().join("sleeps");
-    let mut other = bus.client();
-    other.sends(&request(1, "_bus/upgrade", json!({ "binary": binary })));
-    bus.until("it runs", || children_of(bus.pid()).len() == 3);
-    client.sends(&request(5, "_bus/upgrade", json!({})));
-    assert_eq!(client.receives()["error"]["message"], "another upgrade is under way");
-    client.is_served_by(&mut puppet);
-    other.sees_error(1, -32600, "invalid");
-    bus.until("it is gone", || children_of(bus.pid()).len() == 2);
-    // A bus that stops does not become another program.
-    other.sends(&request(2, "_bus/upgrade", json!({ "binary": binary })));
-    bus.until("it runs", || children_of(bus.pid()).len() == 3);
-    bus.signal(Signal::SIGTERM);
-    assert_eq!(bus.exit_status().code(), Some(0));
-    bus.leaves_nothing();
-}
-
-#[test]
 fn a_file_that_was_replaced_is_what_the_bus_becomes() {
     let (bus, mut puppet, mut client) = bus_puppet_client();
     client.opens(&mut puppet, "s1");
@@ -433,7 +342,7 @@ fn over_the_web_only_an_admin_upgrades_and_nobody_names_the_program() {
         if status["uptime_sec"].as_u64() > Some(at + 2) {
             break;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     puppet.ends_turn(&turn, "end_turn");
     client.gets(2);
@@ -483,21 +392,4 @@ fn text_below(folder: &Path) -> String {
         _ => fs::read_to_string(entry.path()).unwrap_or_default(),
     });
     text.collect()
-}
-
-#[test]
-fn a_bus_that_stops_does_not_become_another_program() {
-    let (mut bus, mut puppet, mut client) = bus_puppet_client();
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    bus.signal(Signal::SIGTERM);
-    bus.log_has("stopping");
-    client.sends(&request(2, "_bus/upgrade", json!({})));
-    client.sees_error(2, -32055, "stopping");
-    bus.signal(Signal::SIGUSR2);
-    bus.log_has("not upgraded: the bus is stopping");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
-    assert_eq!(bus.exit_status().code(), Some(0));
-    bus.leaves_nothing();
 }

@@ -2,16 +2,16 @@
 //! every folder.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, LOOK_AGAIN, PATIENCE, run, write_script, write_token};
+use crate::harness::{BUS, PATIENCE, Program, initialize, looks_again, run, write_script, write_token};
 
 /// A user who has nothing but the bus and one agent CLI.
 struct User {
@@ -116,7 +116,7 @@ fn a_user_begins_with_an_empty_home_and_finds_the_bus_in_every_folder() {
     let deadline = Instant::now() + PATIENCE;
     while !user.runs("elsewhere", &["web", "url"]).status.success() {
         assert!(Instant::now() < deadline, "no door opens\n{}", user.log());
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     let link = user.says("elsewhere", &["web", "url"]);
     assert!(link.contains("http://127.0.0.1:"), "{link}");
@@ -136,6 +136,61 @@ fn a_user_begins_with_an_empty_home_and_finds_the_bus_in_every_folder() {
     assert!(!user.path("run/stdio-bus/bus.sock").exists() && !user.path("run/stdio-bus/bus.json").exists());
     let out = user.runs("elsewhere", &["run", "--once", "--pool", "gemini", "hi"]);
     assert!(!out.status.success() && text(&out).contains("`stdio-bus start`"), "{}", text(&out));
+}
+
+#[test]
+fn an_editor_a_screen_and_an_agent_of_a_registry_find_the_bus_of_the_user() {
+    let user = User::new();
+    fs::create_dir_all(user.path(".config/stdio-bus")).expect("the folder is ours");
+    let echo = json!({ "id": "mine", "command": "stdio-bus", "args": ["agent", "echo"] });
+    fs::write(user.config(), json!({ "pools": [echo] }).to_string()).expect("a file");
+    user.uses_free_port(&user.config());
+    user.says("project", &["start"]);
+
+    // What an editor is told to start is found from everywhere, and answers.
+    let told = user.says("elsewhere", &["ide", "zed", "--pool", "mine"]);
+    assert!(told.contains("\"connect\"") && told.contains("\"mine\""), "{told}");
+    let mut editor = user.command("elsewhere", &["connect", "--pool", "mine"]);
+    let mut editor = editor.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut says = editor.stdin.take().expect("piped");
+    writeln!(says, "{}", initialize(1, json!({}))).expect("it reads");
+    drop(says);
+    let out = editor.wait_with_output().expect("it is our child");
+    let answer: Value = serde_json::from_slice(&out.stdout).expect("one answer");
+    assert_eq!((&answer["id"], &answer["result"]["protocolVersion"]), (&json!(1), &json!(1)), "{answer}");
+
+    // The live screen wants a terminal, and says what programs use in its place.
+    let out = user.runs("elsewhere", &["top"]);
+    assert!(
+        out.status.code() == Some(2) && text(&out).contains("`stdio-bus status --json`"),
+        "{}",
+        text(&out)
+    );
+    let mut screen = Program::plan(&[]).command_is("top");
+    for (name, path) in [("HOME", ""), ("XDG_RUNTIME_DIR", "run"), ("XDG_CONFIG_HOME", ".config")] {
+        screen = screen.env(name, &user.path(path).display().to_string());
+    }
+    let mut screen = screen.at_terminal();
+    screen.shows("mine");
+    screen.types("q");
+    assert_eq!(screen.ends(), 0);
+
+    // No registry is asked before the user has named one; its agents become pools of the user's bus.
+    let out = user.runs("elsewhere", &["add", "other", "--yes"]);
+    assert!(!out.status.success() && text(&out).contains("--registry URL or FILE"), "{}", text(&out));
+    let npx = json!({ "npx": { "package": "other@1.2.3" } });
+    let agent = json!({ "id": "other", "name": "Another", "version": "1.2.3", "description": "It does things.",
+        "license": "MIT", "distribution": npx });
+    let index = json!({ "version": "1.0.0", "agents": [agent] }).to_string();
+    fs::write(user.path("elsewhere/registry.json"), index).expect("a file");
+    write_script(&user.path("bin"), "npx", "exec stdio-bus agent echo");
+    let mut add = user.command("elsewhere", &["add", "other", "--yes", "--registry", "registry.json"]);
+    let path = format!("{}:/usr/bin:/bin", user.path("bin").display());
+    let out = add.env("PATH", path).output().expect("it runs");
+    assert!(out.status.success() && text(&out).contains("`stdio-bus reload`"), "{}", text(&out));
+    assert!(!user.path("elsewhere/bus.json").exists());
+    assert!(user.says("project", &["reload"]).contains("other"));
+    assert!(user.says("project", &["run", "--once", "--pool", "other", "hello"]).contains("hello"));
 }
 
 #[test]
@@ -213,6 +268,38 @@ fn doctor_says_what_is_wrong_and_what_to_do() {
     let out = user.runs("elsewhere", &["doctor", "--json"]);
     let found: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert!(found.as_array().is_some_and(|all| all.iter().all(|one| one["level"] != "bad")), "{found}");
+}
+
+#[test]
+fn status_and_doctor_say_why_a_pool_does_not_start() {
+    let user = User::new();
+    let crash = json!({ "id": "crash", "command": "sh", "args": ["-c", "exit 3"] });
+    fs::create_dir_all(user.path(".config/stdio-bus")).expect("the folder is ours");
+    fs::write(user.config(), json!({ "pools": [crash] }).to_string()).expect("a file");
+    user.uses_free_port(&user.config());
+    user.says("elsewhere", &["start"]);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = user.says("elsewhere", &["status"]);
+        if said.lines().any(|line| line == "crash/0: exited with code 3") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        looks_again();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = text(&user.runs("elsewhere", &["doctor"]));
+        if said.contains("pool crash is ") {
+            assert!(
+                said.contains(": exited with code 3\n") && said.contains("stdio-bus logs crash"),
+                "{said}"
+            );
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        looks_again();
+    }
 }
 
 #[test]

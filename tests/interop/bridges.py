@@ -104,7 +104,9 @@ class Conversation:
                 self.asked += 1
                 call = message["params"]["toolCall"]
                 shown = {key: call.get(key) for key in ("title", "kind", "status", "rawInput")}
-                questions.append({**shown, "content": [one["type"] for one in call.get("content", [])]})
+                # A command stands in the content too, for clients that show nothing else; the adapters of others leave it out.
+                content = [one["type"] for one in call.get("content", []) if call.get("kind") != "execute"]
+                questions.append({**shown, "content": content})
                 option = next(one for one in message["params"]["options"] if one["kind"] == "allow_once")
                 outcome = {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
                 self.raw.send({"jsonrpc": "2.0", "id": message["id"], "result": outcome})

@@ -1,12 +1,18 @@
-"""Programs for people, in a terminal and by real keys: neovim, as it comes from Debian, with `stdio-bus run` in its terminal."""
+"""Programs for people, in a terminal and by real keys: neovim, as it comes from Debian, with `stdio-bus run` in its terminal.
+
+Somebody talks there to the echo agent, and to a real one while the bus is upgraded.
+"""
 
 import subprocess
 
 import install
 from agents import AGENTS, Place
 from scenario import expect
-from stage import Bus, Failed, environment
+from stage import Bus, Failed, Raw, environment
 from terminal import Terminal
+
+# An answer that takes some seconds and fits on the screen.
+UPGRADE_WORDS = 350
 
 NOT_TO_BE_HAD = {
     "Emacs with agent-shell": "agent-shell, acp.el and shell-maker are in no registry (npm, PyPI, cargo) and not in Debian",
@@ -20,17 +26,32 @@ def run_all(binary, run, model, outcome):
     try:
         root = install.debian("neovim")
     except install.Unavailable as why:
-        outcome.skip("neovim", "Debian", str(why))
+        outcome.lacks("neovim", "Debian", str(why))
         return
-    folder = run / "neovim"
+    talk(root, binary, run, model, outcome, "echo", (a_prompt, a_permission, a_cancel, a_crash, the_end))
+    # A real agent, in front of the fake model server.
+    talk(root, binary, run, model, outcome, "qwen", (an_upgrade,))
+
+
+def talk(root, binary, run, model, outcome, name, steps):
+    """Somebody talks to this agent in neovim, step by step."""
+    folder = run / f"neovim-{name}"
     home = folder / "home"
     home.mkdir(parents=True)
-    agent = next(agent for agent in AGENTS if agent.name == "echo")
-    bus = Bus(binary, run, agent, Place(home, model.port), folder)
+    agent = next(agent for agent in AGENTS if agent.name == name)
+    try:
+        bus = Bus(binary, run, agent, Place(home, model.port), folder)
+    except install.Unavailable as why:
+        outcome.skip(f"neovim with {name}", agent.pin, str(why))
+        return
     editor = None
     try:
+        # Whoever comes first waits until the agent has started.
+        with Raw(bus.address) as first:
+            first.socket.settimeout(240)
+            first.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
         editor = Neovim(root, run, binary, bus, home)
-        for step in (a_prompt, a_permission, a_cancel, a_crash, the_end):
+        for step in steps:
             try:
                 step(editor, bus)
                 outcome.add(editor.about, step.__doc__, True)
@@ -39,7 +60,7 @@ def run_all(binary, run, model, outcome):
     finally:
         if editor:
             editor.terminal.kill()
-        outcome.add("neovim", "the bus stops with exit code 0", bus.stop() == 0, str(folder))
+        outcome.add(folder.name, "the bus stops with exit code 0", bus.stop() == 0, str(folder))
 
 
 class Neovim:
@@ -103,6 +124,21 @@ def a_crash(editor, bus):
     bus.kill_workers()
     editor.says("after the kill")
     editor.terminal.shows(lambda text: text.count("after the kill") == 2, "the answer")
+
+
+def an_upgrade(editor, bus):
+    """the bus becomes its own program anew in the middle of a turn: every word of the answer is on the screen once, and the next prompt is answered"""
+    editor.ready()
+    editor.says(f"Say TAG-upgrade COUNT={UPGRADE_WORDS}")
+    editor.terminal.shows(lambda text: "word20 " in text, "the beginning of the answer")
+    bus.upgrade()
+    last = f"word{UPGRADE_WORDS - 1}"
+    expect(last not in editor.terminal.text(), "the turn was over before the upgrade was")
+    answer = "".join(f"word{number}" for number in range(UPGRADE_WORDS)) + "TAG-upgrade"
+    editor.terminal.shows(lambda text: answer in "".join(text.split()), "every word once, in order")
+    editor.ready()
+    editor.says("Say TAG-afterwards")
+    editor.terminal.shows(lambda text: text.count("TAG-afterwards") == 2, "the answer to the next prompt")
 
 
 def the_end(editor, _):

@@ -7,7 +7,7 @@ import dataclasses
 
 import designs
 from designs import ABSENT
-from methods import ALL_CLIENTS, ANY_SESSION, BY_SESSION, ENDS, ONE_PROCESS, ONLY_CLIENT, OPENS, OWNER
+from methods import ALL_CLIENTS, ALL_OF_LIST, ANY_SESSION, BY_SESSION, ENDS, ONE_PROCESS, ONLY_CLIENT, OPENS, OWNER
 from schema_values import OTHER, SESSION
 
 ADAPTERS = "claude-agent-acp, codex-acp"
@@ -81,23 +81,23 @@ EXTENSIONS = [
         "_session/batch_get",
         AIR,
         ONE_PROCESS,
-        "Is answered by one process, as `session/list` is.",
+        "Is answered by one process, out of its store; sessions that only other nodes or other stores have are not in it.",
         {"sessionIds": []},
         {"sessionIds": [OTHER]},
         results=({"sessions": []}, {"sessions": [ROW]}),
     ),
-    asks("_session/list/subscribe", AIR, ONE_PROCESS, "Is answered by one process, whose sessions it is about.", {"cwd": "/a"}, results=({"subscriptionId": "s"},)),
+    asks("_session/list/subscribe", AIR, ONE_PROCESS, "Is answered by one process, since a subscription has one id. What it tells is for all whose list it is.", {"cwd": "/a"}, results=({"subscriptionId": "s"},)),
     asks("_session/list/unsubscribe", AIR, ONE_PROCESS, "Is answered by one process.", {"subscriptionId": "s"}),
     Extension(
         "agent",
         "_session/list/changes",
         False,
         AIR,
-        ALL_CLIENTS,
+        ALL_OF_LIST,
         "Tells that the list has changed. Each client hears of the sessions that it may see; a change of more than 256 KiB for all of them together is dropped.",
         ({"subscriptionId": "s", "sessions": [], "removed": []}, {"subscriptionId": "s", "sessions": [ROW], "removed": [OTHER]}),
     ),
-    Extension("agent", "session/list_changed", False, DRAFT, ALL_CLIENTS, "Tells that the list has changed.", ({}, {"cwd": "/a/folder"})),
+    Extension("agent", "session/list_changed", False, DRAFT, ALL_OF_LIST, "Tells that the list has changed.", ({}, {"cwd": "/a/folder"})),
     asks("quota/read", DRAFT, ONE_PROCESS, "Is answered by one process.", {}, results=({"quotas": []},)),
     Extension(
         "agent",
@@ -114,7 +114,7 @@ EXTENSIONS = [
     tells("_example.com/telling", "any", ONE_PROCESS, "Any other notification about no session is passed on.", {}, {"a": 1}),
     asks("_example.com/of_session", "any", BY_SESSION, "Any other method with `sessionId` in its params is passed on.", {"sessionId": SESSION}, {"a": 1, "sessionId": SESSION}),
     Extension("agent", "_example.com/asking", True, "any", ONLY_CLIENT, "Any other request about no session.", ({}, {"a": [1]}), ({}, {"b": 2})),
-    Extension("agent", "_example.com/telling", False, "any", ONLY_CLIENT, "Any other notification about no session is kept for clients that come, if no turn runs.", ({}, {"a": [1]})),
+    Extension("agent", "_example.com/telling", False, "any", ONLY_CLIENT, "Any other notification about no session is kept for clients that come, if no turn runs and no two clients share the process.", ({}, {"a": [1]})),
     Extension("agent", "_example.com/of_session", True, "any", OWNER, "Any other request with `sessionId` in its params.", ({"sessionId": SESSION},), ({}, {"b": 2})),
 ]
 

@@ -2,7 +2,7 @@
 
 A folder carries a stamp with its pin and is used again while the pin is the same. Nothing here needs root or a network other
 than npm, PyPI, cargo and Debian. An install that fails ends the run: what the suite names must be there. Only what a program asks of the
-machine and no registry has (a newer Python) may be missing; what needs it is then left out, and the run says so.
+machine and no registry has (a newer Python) may be missing; what needs it is then left out, and the run says so, unless CI=true.
 """
 
 import fcntl

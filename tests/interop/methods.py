@@ -14,6 +14,7 @@ from designs import ABSENT, OPEN, PLAIN
 ONE_ANSWER = "answered once for all"
 EVERY_PROCESS = "to every process"
 ONE_PROCESS = "to one process"
+EACH_IN_TURN = "to each process in turn"
 OPENS = "opens a session"
 BY_SESSION = "by session"
 ANY_SESSION = "by session, open or not"
@@ -24,6 +25,7 @@ OWNER = "to the owner"
 ANSWERERS = "to all who may answer"
 ALL_IN_SESSION = "to all in the session"
 ALL_CLIENTS = "to all clients of the process"
+ALL_OF_LIST = "to all whose list it is"
 ONLY_CLIENT = "to the only client"
 # Both.
 WHO_ASKED = "by request"
@@ -33,6 +35,7 @@ CLASSES = {
     ONE_ANSWER: "A process hears it once. Its answer is kept and given to every further client that says the same.",
     EVERY_PROCESS: "Every process of the pool that works for clients like you hears it, those that start later too. You hear the answer of yours.",
     ONE_PROCESS: "One process of your pool hears it and answers: the one that has your sessions, if there is one.",
+    EACH_IN_TURN: "Every process of your pool that works for clients like you and has declared the method hears it, one after the other, and you hear one answer, put together from theirs.",
     OPENS: "A process of your pool is chosen, and the session that its answer names is yours.",
     BY_SESSION: "The process of the session hears it. A session that is not open here is refused with `-32051` (`unknown_session`).",
     ANY_SESSION: "The process that has the session hears it. If none has it open, any process of your pool does, since the agent may know it.",
@@ -42,6 +45,7 @@ CLASSES = {
     ANSWERERS: "The owner of the session and all guests that may answer; the first answer counts, and the others hear `$/cancel_request`.",
     ALL_IN_SESSION: "The owner of the session and all guests, in one order. About a session that is not open here: dropped.",
     ALL_CLIENTS: "Every client that the process works for.",
+    ALL_OF_LIST: "Every client of each process of the pool that has the same store: they hear of the same sessions. One that does not keep up misses it.",
     ONLY_CLIENT: "The client of the process if it has only one. With several a request is refused with `-32601`, and a notification is dropped.",
     WHO_ASKED: "Whoever made the request, or was asked it, under the id that it knows.",
     BY_SERVER: "The client that named the server in `mcpServers`, or the process that it was named to.",
@@ -103,8 +107,8 @@ METHODS = [
     ),
     client(
         "session/list",
-        ONE_PROCESS,
-        "Is answered by one process of each node that the pool has processes at, as one list; a long one ends with a cursor of the bus. Sessions that are open here have the bus's names, and sessions that other clients own and do not share are left out.",
+        EACH_IN_TURN,
+        "Is answered by every process of the pool, at every node, as one list in which each session stands once. A long one ends with a cursor of the bus; behind the first page a process whose store was listed before adds only what it has open. Sessions that are open here have the bus's names, and sessions that other clients own and do not share are left out.",
         {PLAIN: [designs.LIST_SPACES]},
     ),
     client("session/fork", OPENS, "Opens a copy, in the process of the original if that is open here; who may not speak of the original may not copy it."),
@@ -125,12 +129,12 @@ METHODS = [
     ),
     client("tool_call/cancel", BY_SESSION, "Is passed on; an observer may not say it."),
     client("terminal/cancel", BY_SESSION, "Is passed on; an observer may not say it."),
-    client("mcp/message", BY_SERVER, "Is passed on to the process that the server was named to. `requestId` stays as it is."),
+    client("mcp/message", BY_SERVER, "Is passed on to the process that the server was named to, with the name that the agent knows. `requestId` stays as it is."),
     client("$/cancel_request", WHO_ASKED, "Is passed on with the id under which the agent knows the request; a prompt that waits is taken back."),
     client("proxy/initialize", ONE_PROCESS, "Is meant for a chain of proxies, which the bus is not: it is passed on like any method that the bus does not know."),
     client("proxy/successor", ONE_PROCESS, "The same. Ids in the wrapped message are not read."),
     client("proxy/successor (notification)", ONE_PROCESS, "The same."),
-    agent("session/request_permission", ANSWERERS, "Asks. With `\"permission\": \"allow\"` or `\"deny\"` in the pool the bus answers itself."),
+    agent("session/request_permission", ANSWERERS, "Asks. With `\"permission\": \"allow\"` or `\"deny\"` in the pool the bus answers itself. Who was asked as well is told who chose what: by `_bus/session`, or, if it does not hear that, by an update."),
     agent("fs/read_text_file", OWNER, "Reads a file of the client whose capabilities the agent was given."),
     agent("fs/write_text_file", OWNER, "Writes a file of the client whose capabilities the agent was given."),
     agent("terminal/create", OWNER, "Is passed on."),
@@ -141,7 +145,7 @@ METHODS = [
     agent("elicitation/create", ANSWERERS, "Asks. About a request, it asks only the client that made it, under that client's id."),
     agent("elicitation/complete", WHO_ASKED, "Reaches the client that was asked. About an elicitation that nobody was asked it is dropped."),
     agent("auth/status_update", ALL_CLIENTS, "Tells of the login. The last one is kept and told to clients that come later."),
-    agent("mcp/message", BY_SERVER, "Reaches the MCP server of the client that named it. If several clients use one name for theirs, it is refused with `-32600`."),
+    agent("mcp/message", BY_SERVER, "Reaches the MCP server of the client that named it. Where another client of the process has used the same name before, the agent is told a fresh one in `mcpServers`, and `serverId` is replaced in both directions."),
     agent("$/cancel_request", WHO_ASKED, "Is passed on with the id under which the client knows the request, to everybody who was asked."),
 ]
 
@@ -150,7 +154,7 @@ UPDATES = {
     "user_message": "Is passed on.",
     "agent_message_chunk": "Is passed on.",
     "agent_message": "Is passed on.",
-    "agent_thought_chunk": "Is passed on.",
+    "agent_thought_chunk": "Is passed on. The bus says `NAME chose OPTION` by one of its own, to who was asked too and takes neither its events nor notices.",
     "agent_thought": "Is passed on.",
     "tool_call": "Is passed on.",
     "tool_call_update": "Is passed on.",
@@ -165,7 +169,7 @@ UPDATES = {
     "config_option_update": "Is passed on, and remembered for whoever joins and for another process.",
     "session_info_update": "Is passed on; the title is shown where the bus lists its sessions.",
     "usage_update": "Is passed on, and counted where the bus shows usage.",
-    "notice": "Is passed on.",
+    "notice": "Is passed on. The bus says `NAME chose OPTION` by one of its own, to who was asked too, takes notices and does not hear its events.",
     "compaction_update": "Is passed on.",
     "compaction_summary_chunk": "Is passed on.",
     "subagent_update": "Is passed on. The session that it announces gets a name of the bus and belongs to whoever owns the one that announces it.",

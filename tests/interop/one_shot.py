@@ -13,6 +13,7 @@ from stage import TEE, Failed, Recording, environment, within
 CANNOT = {
     "cancel": "sends one prompt and exits",
     "reload": "sends one prompt and exits",
+    "upgrade": "sends one prompt and exits",
     "crash": "sends one prompt and exits",
 }
 

@@ -30,6 +30,7 @@ def page(protocol):
     yield "- **Ids of requests** are your own, on both sides. The bus names them anew and back, also in `requestId` of `$/cancel_request` and `elicitation/create`."
     yield "- **Ids of sessions** are `TAG.AGENTID` for clients and AGENTID for agents. The bus renames `sessionId` in params and results, in the `data` of an error, and in the rows of lists,"
     yield "  where it renames `forkedFrom` too; `sessionIds` and `removed` of JetBrains AIR's methods; and `senderSessionId`, `recipientSessionId` and `background[].sessionId` of updates. All other bytes are passed on as they are, `_meta` too."
+    yield "  The bus's name of a session goes when the session is closed: `session/list` shows it by the agent's id then, and both names open it again, as does any `TAG.AGENTID` of an earlier bus."
     yield "- **Errors** of the bus have `data.reason`; [GUIDE.md](GUIDE.md#when-things-fail) has the codes. Errors of an agent or a client are passed on."
     yield "- `_bus/` methods are the bus's own: [GUIDE.md](GUIDE.md#talk-to-it)."
     yield from ["", "## Who hears it", "", "| class | meaning |", "|---|---|"]

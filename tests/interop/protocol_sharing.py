@@ -4,11 +4,13 @@ import threading
 
 from methods import (
     ALL_CLIENTS,
+    ALL_OF_LIST,
     ALL_IN_SESSION,
     ANSWERERS,
     ANY_SESSION,
     BY_SERVER,
     BY_SESSION,
+    EACH_IN_TURN,
     ENDS,
     EVERY_PROCESS,
     ONE_PROCESS,
@@ -29,12 +31,16 @@ HEARS = {
     ANSWERERS: {"ann", "cat"},
     ALL_IN_SESSION: {"ann", "cat"},
     ALL_CLIENTS: {"ann", "ben", "cat"},
+    ALL_OF_LIST: {"ann", "ben", "cat"},
     ONLY_CLIENT: set(),
 }
-# Ann's session is in the first process and Ben's in the second.
+# Ann's session is in the first process and Ben's in the second, and the process of Ann's speaks. Both have asked both processes
+# something before, so that each is a client of both.
+HEARS_OF_TWO = {ALL_CLIENTS: {"ann", "ben"}, ALL_OF_LIST: {"ann", "ben"}}
 REACHES = {
     EVERY_PROCESS: {2},
     ONE_PROCESS: {1},
+    EACH_IN_TURN: {2},
     OPENS: {1},
     BY_SESSION: {1},
     ANY_SESSION: {1},
@@ -163,7 +169,7 @@ def one_is_heard(said, params, expected, people, agent, agents):
     named = {"id": name} if said.is_request else {}
     agent.say({"jsonrpc": "2.0", **named, "method": said.method, "params": params})
     for person in people:
-        person.fence()
+        person.fence(person.session)
     asked = {}
     for person in people:
         message = person.end.find(lambda it: it.get("method") == said.method, before[person.name])
@@ -200,10 +206,14 @@ def two_processes(world, agents, wire, protocol):
     count, faults = 0, []
     for said in protocol.known():
         row, params = protocol.row(said), params_of(said, wire)
-        if said.speaker != "client" or row.kind not in REACHES or params is None:
+        if params is None or row.kind not in (REACHES if said.speaker == "client" else HEARS_OF_TWO):
             continue
         count += 1
-        fault = one_reaches(said, row, params, world, ann, ben)
+        if said.speaker == "client":
+            fault = one_reaches(said, row, params, world, ann, ben)
+        else:
+            agent, own = world.agents[process_of(world, ann)], ann.session.split(".", 1)[1]
+            fault = one_is_heard(said, filled(params, {SESSION: own, OTHER: own, CHILD: own}), HEARS_OF_TWO[row.kind], [ann, ben], agent, agents)
         faults += [f"{said.name}, {row.kind}: {fault}"] if fault else []
     return count, faults
 

@@ -65,13 +65,24 @@ class Stage:
 
 
 def one_server_name_of_two(stage):
-    """an MCP server that two clients of a process name alike is not asked, since nobody knows which is meant"""
-    ben = stage.person("ben")
+    """MCP servers that two clients of a process name alike have two names at the agent, and each client its own"""
+    ben, names = stage.person("ben"), []
     for person in (stage.ann, ben):
         person.opens(**MCP_SERVER)
-    name = stage.asks("mcp/message", {"serverId": "mcp-server", "requestId": "r", "method": "tools/list"})
-    answer = stage.agent.waits(lambda it: it.get("id") == name)
-    expect((answer.get("error") or {}).get("code") == -32600, f"the agent was answered {answer}")
+        opened = next(it for it in reversed(stage.agent.messages) if it.get("method") == "session/new")
+        names.append(opened["params"]["mcpServers"][0]["serverId"])
+    expect(names[0] == "mcp-server" and names[1] != "mcp-server", f"the agent was told {names}")
+    for person, name in zip((stage.ann, ben), names):
+        asked = stage.asks("mcp/message", {"serverId": name, "requestId": "r", "method": "tools/list"})
+        heard = person.end.waits(lambda it: it.get("method") == "mcp/message")
+        expect(heard["params"] == {"serverId": "mcp-server", "requestId": "r", "method": "tools/list"}, f"{person.name} heard {heard}")
+        person.end.say({"jsonrpc": "2.0", "id": heard["id"], "result": {"by": person.name}})
+        answer = stage.agent.waits(lambda it: it.get("id") == asked and "method" not in it)
+        expect(answer.get("result") == {"by": person.name}, f"the agent was answered {answer}")
+        since = len(stage.agent.heard)
+        person.end.say({"jsonrpc": "2.0", "method": "mcp/message", "params": {"serverId": "mcp-server", "requestId": "r"}})
+        told = stage.agent.waits(lambda it: it.get("method") == "mcp/message", since)
+        expect(told["params"] == {"serverId": name, "requestId": "r"}, f"the agent heard {told}")
 
 
 def a_question_about_a_request(stage):
@@ -151,6 +162,35 @@ def a_cancel_as_a_request(stage):
     expect("id" not in heard, f"the agent heard {heard}")
 
 
+def who_chose_is_told(stage):
+    """a client that was asked too, and hears no events of the bus, is told in the session who chose what"""
+    ben = stage.guest("ben")
+    options = [{"optionId": "yes", "name": "Go on", "kind": "allow_once"}]
+    asked = stage.asks("session/request_permission", {"sessionId": stage.own, "toolCall": {"toolCallId": "t"}, "options": options})
+    questions = [it.end.waits(lambda it: it.get("method") == "session/request_permission") for it in (stage.ann, ben)]
+    chosen = {"outcome": {"outcome": "selected", "optionId": "yes"}}
+    stage.ann.end.say({"jsonrpc": "2.0", "id": questions[0]["id"], "result": chosen})
+    stage.agent.waits(lambda it: it.get("id") == asked and "method" not in it)
+    told = stage.hears(ben, "notice") or stage.hears(ben, "agent_thought_chunk")
+    text = told and (told.get("title") or told["content"]["text"].strip())
+    expect(text and text.endswith(" chose Go on"), f"Ben was told {told}")
+    expect(ben.end.find(lambda it: it.get("method") == "$/cancel_request"), "his question was not taken back")
+    stage.ann.fence()
+    expect(not stage.hears(stage.ann, "notice") and not stage.hears(stage.ann, "agent_thought_chunk"), "Ann was told her own choice")
+
+
+def a_closed_session_has_either_name(stage):
+    """a session that was closed is opened again by the name that the client knew, and by the agent's, which the list shows"""
+    method = "session/load" if stage.wire == 1 else "session/resume"
+    for name in (stage.ann.session, stage.own):
+        stage.ann.asks("session/close", {"sessionId": stage.ann.session})
+        answer = stage.ann.asks(method, {"sessionId": name, "cwd": "/a/folder", "mcpServers": []})
+        expect("result" in answer, f"{name} was answered {answer}")
+        stage.ann.session = name
+        stage.ann.fence(name)
+        expect(stage.agent.messages[-1]["params"]["sessionId"] == stage.own, f"the agent heard {stage.agent.messages[-1]}")
+
+
 STORIES = [
     one_server_name_of_two,
     a_question_about_a_request,
@@ -161,5 +201,7 @@ STORIES = [
     a_stranger_may_only_ask,
     a_copy_can_be_used,
     a_cancel_as_a_request,
+    who_chose_is_told,
+    a_closed_session_has_either_name,
 ]
 FIRST_VERSION = {a_mode_is_told_to_others}

@@ -12,7 +12,7 @@ import time
 import install
 from stage import HERE, TEE, Bus, Client, Failed, Recording, asked, environment, within
 
-STEPS = ["initialize", "new", "prompt", "tool", "permission", "two sessions", "cancel", "reload", "crash", "leave"]
+STEPS = ["initialize", "new", "prompt", "tool", "permission", "two sessions", "cancel", "reload", "upgrade", "crash", "leave"]
 CLIENTS = ["python-tcp", "python-connect", "typescript-tcp", "typescript-connect"]
 WORKER_LOST, UNKNOWN_SESSION = -32050, -32051
 
@@ -53,6 +53,7 @@ class Play:
         self.two_sessions()
         self.each("cancel", self.cancel)
         self.reload()
+        self.upgrade()
         self.crash()
 
     def enter(self, name):
@@ -166,6 +167,28 @@ class Play:
             self.whole_turn(client, self.agent.plain)
 
         self.each("reload", goes_on)
+
+    def upgrade(self):
+        """SIGUSR2 in the middle of everybody's turn: the bus becomes its own program anew, and no client or agent notices."""
+        turns = self.begin_turns(self.agent.long)
+        try:
+            living = self.bus.upgrade()
+            running = [client for client in self.clients if client.kind in turns and turns[client.kind][0] not in client.answers]
+            fault = None
+        except Failed as seen:
+            fault = seen
+
+        def goes_on(client):
+            if fault:
+                raise fault
+            expect(running or "cancel" in self.agent.cannot, "every turn was over before the upgrade was")
+            number, since = turn_of(client, turns)
+            self.check_turn(client, client.answer(number, 120), since, says_tag=True)
+            self.whole_turn(client, self.agent.plain)
+            expect(self.bus.living() == living, f"the agents were {living} and are {self.bus.living()}")
+            return ("ok", f"{len(running)} turns went on")
+
+        self.each("upgrade", goes_on)
 
     def crash(self):
         """kill -9 in the middle of everybody's turn: each is told once; the next prompt goes on where the agent can."""

@@ -19,7 +19,7 @@ import urllib.request
 import install
 import schema_check
 from scenario import expect
-from stage import HERE, Bus, Failed, Raw, environment, within
+from stage import HERE, Bus, Failed, Raw, environment, free_port, within
 
 LLAMA_TEXT = "<think> I look at my weights. </think> Hello from a real llama.cpp server: this text is stored in it."
 
@@ -258,12 +258,6 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Aimock(Server):

@@ -46,6 +46,13 @@ def left_behind(run):
     return found
 
 
+def free_port():
+    """A port of this machine that nobody has at the moment, for a program that cannot choose one itself."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 def asked(run, tag):
     """How often the model server was asked the question of this tag."""
     return (run / "model.log").read_text().splitlines().count(tag)
@@ -119,6 +126,22 @@ class Bus:
         self.process.send_signal(signal.SIGHUP)
         within(10, lambda: name in [pool["id"] for pool in self.status()["pools"]], f"pool {name} after the reload")
 
+    def upgrade(self):
+        """Has the bus become its own program anew, and waits until that serves; the agents that have lived through it."""
+        before, living = self.upgrades(), self.living()
+        self.process.send_signal(signal.SIGUSR2)
+        within(20, lambda: self.upgrades() > before, "the upgrade")
+        if self.living() != living:
+            raise Failed(f"the agents were {living} and are {self.living()}")
+        return living
+
+    def upgrades(self):
+        return (self.status().get("upgraded") or {}).get("count", 0)
+
+    def living(self):
+        """The processes of the agent that the pool runs now."""
+        return [one.pid for one in self.workers() if one.ended is None]
+
     def status(self):
         with Raw(self.address) as raw:
             return raw.ask("_bus/status")["result"]
@@ -130,9 +153,9 @@ class Bus:
     def kill_workers(self):
         """kill -9 of every agent that the pool runs now; returns how many, once the bus has started as many anew."""
         before = self.workers()
-        living = [one for one in before if one.ended is None]
-        for one in living:
-            os.kill(one.pid, signal.SIGKILL)
+        living = self.living()
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
         within(20, lambda: len(self.workers()) == len(before) + len(living), "a new worker after the kill")
         return len(living)
 

@@ -45,8 +45,9 @@ def main(arguments):
     began = time.monotonic()
     if options.install:
         install.npm("typescript-sdk")
-        fetch_all(chosen, ["acpx"], report.Outcome(install.CACHE))
-        return 0
+        outcome = report.Outcome(install.CACHE)
+        fetch_all(chosen, ["acpx"], outcome)
+        return 0 if outcome.counts()[1] == 0 else 1
     binary = bus_binary()
     run = install.CACHE / "runs" / time.strftime("%Y%m%d-%H%M%S")
     run.mkdir(parents=True)
@@ -64,50 +65,64 @@ def main(arguments):
         outcome.print(time.monotonic() - began)
         return 0 if outcome.counts()[1] == 0 else 1
     chosen = fetch_all(chosen, [] if options.servers or options.runner or options.compare or options.remote else programs, outcome)
+    is_one_kind = options.runner or options.compare or options.remote or options.sharing or options.kept
+    is_part = options.only or options.servers or is_one_kind or options.again
     model = Model(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            is_one_kind = options.runner or options.compare or options.remote or options.sharing or options.kept
+
+            def do(name, part, *arguments):
+                return pool.submit(outcome.during, name, part, *arguments) if options.again in (None, name) else None
+
             played = [] if is_one_kind else chosen
-            plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
-            for play in plays:
-                play.result()
-            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.compare and not options.remote]
-            talks += [pool.submit(compare.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.runner and not options.remote]
-            for talk in talks:
-                talk.result()
-        bridges.run_all(binary, run, model, outcome, [] if is_one_kind else [agent.name for agent in chosen])
-        runtimes.run_all(binary, run, outcome)
-        is_part = options.only or options.servers or is_one_kind
-        if options.remote:
-            remote.run_all(binary, run, model, outcome, options.all)
-        if options.kept:
-            kept.run_all(binary, run, model, outcome, options.only)
-        if options.sharing:
-            sharing.run_all(binary, run, model, outcome)
-        if not is_part:
-            protocol.run_all(binary, run, outcome, is_writing=False)
-            habits.run_all(binary, run, outcome)
-            registry.run_all(binary, run, outcome)
-            kept.run_all(binary, run, model, outcome)
-            sharing.run_all(binary, run, model, outcome)
-            remote.run_all(binary, run, model, outcome, options.all)
-            editors.run_all(binary, run, model, outcome)
-            telemetry.run_all(binary, run, outcome)
+            wait_for(do(f"play {agent.name}", play_one, agent, programs, binary, run, model, schema, outcome) for agent in played)
+            spoken = [] if options.compare or options.remote else chosen
+            talks = [do(f"run {agent.name}", runner.run_all, agent, binary, run, model, outcome) for agent in spoken]
+            compared = [] if options.runner or options.remote else chosen
+            talks += [do(f"compare {agent.name}", compare.run_all, agent, binary, run, model, outcome) for agent in compared]
+            wait_for(talks)
+        parts = {"bridges": lambda: bridges.run_all(binary, run, model, outcome, [] if is_one_kind else [agent.name for agent in chosen])}
+        if not options.again:
+            # Its table is of all agents that were played in this run.
+            parts["detect"] = lambda: runtimes.run_all(binary, run, outcome)
+        if options.remote or options.again or not is_part:
+            parts["remote"] = lambda: remote.run_all(binary, run, model, outcome, options.all)
+        if options.kept or options.again or not is_part:
+            parts["kept"] = lambda: kept.run_all(binary, run, model, outcome, options.only)
+        if options.sharing or options.again or not is_part:
+            parts["sharing"] = lambda: sharing.run_all(binary, run, model, outcome)
+        if options.again or not is_part:
+            parts["protocol"] = lambda: protocol.run_all(binary, run, outcome, is_writing=False)
+            parts["habits"] = lambda: habits.run_all(binary, run, outcome)
+            parts["registry"] = lambda: registry.run_all(binary, run, outcome)
+            parts["editors"] = lambda: editors.run_all(binary, run, model, outcome)
+            parts["otel"] = lambda: telemetry.run_all(binary, run, outcome)
         if options.all and not is_part:
-            browser.run(binary, run, outcome)
+            parts["browser"] = lambda: browser.run(binary, run, outcome)
         if not options.only and not is_one_kind:
-            servers.run_all(binary, run, schema, outcome, options.all)
+            parts["servers"] = lambda: servers.run_all(binary, run, schema, outcome, options.all)
+        for name, part in parts.items():
+            if options.again in (None, name):
+                outcome.during(name, part)
     finally:
         model.stop()
     end_daemons(run, chosen)
     nothing_is_left(run, outcome)
+    outcome.tells_gate()
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if options.all and not is_part else [])
-    for page in pages:
-        outcome.write(page, version, " ".join(["tests/interop/run", *arguments]))
+    command = " ".join(["tests/interop/run", *arguments])
+    outcome.write(run / "INTEROP.md", version, command)
+    if options.all and not is_part:
+        outcome.write_matrix(install.REPO / "docs" / "INTEROP.md", version, command)
     outcome.print(time.monotonic() - began)
-    return 0 if outcome.counts()[1] == 0 else 1
+    passed, failed = outcome.counts()
+    # A name that is no part's plays nothing, and that is no success.
+    return 0 if failed == 0 and (passed > 1 or not options.again) else 1
+
+
+def wait_for(parts):
+    for part in [part for part in parts if part]:
+        part.result()
 
 
 def nothing_is_left(run, outcome):
@@ -115,7 +130,7 @@ def nothing_is_left(run, outcome):
     end = time.monotonic() + 5
     while (left := left_behind(run)) and time.monotonic() < end:
         time.sleep(0.1)
-    outcome.add("afterwards", "no process is left behind", not left, str(left))
+    outcome.during(report.AFTERWARDS, outcome.add, "afterwards", "no process is left behind", not left, str(left))
     for pid, _ in left:
         os.kill(pid, signal.SIGKILL)
 
@@ -132,7 +147,7 @@ def fetch_all(chosen, programs, outcome):
             agent.env(place)
             there.append(agent)
         except install.Unavailable as why:
-            outcome.skip(agent.name, agent.pin, str(why))
+            outcome.lacks(agent.name, agent.pin, str(why))
     for name in programs:
         one_shot.PROGRAMS[name]([], "", install.CACHE)
     if "yopo" in programs:
@@ -169,6 +184,7 @@ def parse(arguments):
     parser.add_argument("--protocol", action="store_true", help="only every method of the protocol with and without the bus; writes docs/PROTOCOL.md")
     parser.add_argument("--otel", action="store_true", help="only `stdio-bus otel` and a collector")
     parser.add_argument("--install", action="store_true", help="only install what the tier needs")
+    parser.add_argument("--again", metavar="PART", help="only this part, as the gate names it when it has failed")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
 

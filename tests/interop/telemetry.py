@@ -16,7 +16,7 @@ import install
 from agents import AGENTS, Place
 from kept import Owner
 from scenario import expect
-from stage import HERE, Bus, Failed, environment, within
+from stage import HERE, Bus, Failed, environment, free_port, within
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ENCODINGS = ["http/protobuf", "http/json"]
@@ -31,7 +31,7 @@ def run_all(binary, run, outcome):
             play(binary, run, folder, encoding)
             outcome.add("otel", what, True)
         except install.Unavailable as why:
-            outcome.skip("otel", what, str(why))
+            outcome.lacks("otel", what, str(why))
         except (Failed, KeyError, OSError, subprocess.TimeoutExpired) as fault:
             outcome.add("otel", what, False, f"{fault}, see {folder}")
 
@@ -165,9 +165,3 @@ class Otel:
     def __exit__(self, *_):
         os.kill(self.process.pid, signal.SIGINT)
         self.code = self.process.wait(60)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]

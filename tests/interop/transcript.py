@@ -239,6 +239,8 @@ class Names:
         if isinstance(value, dict) and value.get("category") == "model":
             # Which models there are, an agent learns some time after its start.
             value = {**value, "options": "<models>"}
+        if key == "models" and isinstance(value, dict):
+            value = {**value, "availableModels": "<models>"}
         if key == "quota":
             # The tokens of all that its process has asked so far, for titles as well, which are asked for at any time.
             # A turn that was cancelled may have none yet.

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{Source, files, is_clean};
 
 /// The methods of `impl Bus`, and the largest set of them that can all reach each other. Lower them with the code.
-const BUS_METHODS: usize = 396;
-const BUS_CIRCLE: usize = 157;
+const BUS_METHODS: usize = 395;
+const BUS_CIRCLE: usize = 6;
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 

@@ -30,6 +30,10 @@ impl Assets {
         Assets { folder, https }
     }
 
+    pub(crate) fn is_https(&self) -> bool {
+        self.https
+    }
+
     /// The file at this path of a URL, for a page that was reached under `host`. `None`: there is none.
     pub(crate) fn answer(&self, path: &str, host: &str, headers: &HeaderMap) -> Option<Reply> {
         let name = match path.strip_prefix('/')? {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use clients::Target;
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, USER_AGENT, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, StatusCode};
 use log::{debug, error, info};
@@ -24,7 +24,7 @@ use crate::audit::Who;
 use crate::bus_link::{BusLink, NoLink};
 use crate::figures::figures;
 use crate::filter::Filter;
-use crate::gate::{Gate, Refused};
+use crate::gate::{Admitted, Gate, Refused, WRONG_ORIGIN};
 use crate::http_connection::Connections;
 use crate::leases::Leases;
 use crate::past::Past;
@@ -34,6 +34,7 @@ use crate::scope::Scope;
 use crate::subscribers::Subscribers;
 use crate::tokens::{Store, Token};
 use crate::websocket;
+use crate::wrong_codes::{self, WrongCodes};
 
 /// The subprotocol that a browser asks for beside its token, and that it must be given back.
 const SUBPROTOCOL: &str = "acp.v1";
@@ -53,6 +54,7 @@ pub(crate) struct Door {
     pub(crate) target: Target,
     pub(crate) past: Past,
     pub(crate) tokens: Rc<RefCell<Store>>,
+    pub(crate) wrong_codes: Rc<WrongCodes>,
     pub(crate) subscribers: Rc<Subscribers>,
     pub(crate) leases: Rc<Leases>,
     /// The connections over HTTP, by their id.
@@ -69,14 +71,28 @@ pub(crate) struct Door {
 impl Door {
     /// Answers one request, of whatever kind.
     pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>, from: Origin) -> Reply {
-        let reply = match self.gate.check(request.uri(), request.headers()) {
-            Ok(host) => self.route(request, from, &host).await,
-            Err(Refused(status, why)) => {
-                debug!("{} was turned away: {why}", from.peer);
-                reply::text(status, why)
+        let peer = from.peer;
+        let answered = match self.gate.check(request.method(), request.uri(), request.headers()) {
+            Ok(Admitted { host, is_link: true }) => {
+                self.assets.answer(request.uri().path(), &host, request.headers()).ok_or(WRONG_ORIGIN)
             }
+            Ok(Admitted { host, .. }) => {
+                if from.stranger.is_unknown() && self.token_of(request.headers(), true).is_ok() {
+                    from.stranger.is_known_now();
+                }
+                let is_https = self.assets.is_https();
+                let mut reply = self.clone().route(request, from, &host).await;
+                if is_https {
+                    reply::only_https(&mut reply, &host);
+                }
+                Ok(reply)
+            }
+            Err(refused) => Err(refused),
         };
-        reply::finish(reply)
+        reply::finish(answered.unwrap_or_else(|Refused(status, why)| {
+            debug!("{peer} was turned away: {why}");
+            reply::text(status, why)
+        }))
     }
 
     async fn route(self: Rc<Self>, request: Request<Incoming>, from: Origin, host: &str) -> Reply {
@@ -86,7 +102,8 @@ impl Door {
             "/healthz" if is_read => reply::text(StatusCode::OK, "ok"),
             "/readyz" if is_read => self.ready().await,
             "/login" if request.method() == Method::POST => self.login(request, &from).await,
-            "/login" => not_allowed("POST"),
+            "/login" if request.method() == Method::DELETE => self.logout(request.headers(), &from),
+            "/login" => not_allowed("POST, DELETE"),
             "/acp" => self.acp(request, from).await,
             "/push" => self.push(request, &from).await,
             "/metrics" if is_read => self.metrics(request.headers()).await,
@@ -198,14 +215,47 @@ impl Door {
                 info!("token {id} ({scope}) was given to {}", from.peer);
                 reply::json(StatusCode::OK, json!({ "token": secret, "scope": scope }))
             }
-            Ok(None) => {
-                info!("a code of {} was refused", from.peer);
-                unauthorized(
-                    "this code was used, or is too old: ask for another link with `stdio-bus web url`",
-                )
-            }
+            Ok(None) => self.refuse_code(from),
             Err(fault) => broken_store(&fault),
         }
+    }
+
+    /// A good code is exchanged however many wrong ones there were, so that nobody can keep others out.
+    fn refuse_code(&self, from: &Origin) -> Reply {
+        let wrong = self.wrong_codes.note(tokio::time::Instant::now());
+        if wrong.is_first {
+            info!("a wrong code of {} was refused", from.peer);
+            let codes = self.wrong_codes.clone();
+            spawn_local(async move {
+                tokio::time::sleep(wrong_codes::WINDOW).await;
+                if codes.count() > 1 {
+                    info!("{} wrong codes were refused within a minute", codes.count());
+                }
+            });
+        }
+        let Some(wait) = wrong.retry_after else {
+            return unauthorized(
+                "this code was used, or is too old: ask for another link with `stdio-bus web url`",
+            );
+        };
+        let mut reply = reply::text(StatusCode::TOO_MANY_REQUESTS, "there were too many wrong codes");
+        reply.headers_mut().insert(RETRY_AFTER, (wait.as_secs() + 1).into());
+        reply
+    }
+
+    /// Ends the token that is shown, and whatever lives by it.
+    fn logout(&self, headers: &HeaderMap, from: &Origin) -> Reply {
+        let token = match self.token_of(headers, false) {
+            Ok(token) => token,
+            Err(reply) => return *reply,
+        };
+        let mut tokens = self.tokens.borrow_mut();
+        if let Err(fault) = tokens.revoke(&token.id) {
+            return broken_store(&fault);
+        }
+        info!("token {} was given back by {}", token.id, from.peer);
+        self.leases.end_unless(|id| tokens.is_good(id));
+        changed(self.subscribers.retain(|one| one.token != token.id))
     }
 
     async fn acp(self: Rc<Self>, request: Request<Incoming>, from: Origin) -> Reply {

@@ -1,4 +1,4 @@
-//! Serves the figures of a bus to Prometheus: one path, no token, nothing but numbers and the names of pools.
+//! Serves the figures of a bus to Prometheus: one path, no token, nothing but numbers and the names of pools and nodes.
 
 use std::convert::Infallible;
 use std::sync::Arc;

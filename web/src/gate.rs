@@ -6,10 +6,12 @@
 use std::net::IpAddr;
 
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
-use hyper::{StatusCode, Uri};
+use hyper::{Method, StatusCode, Uri};
 use kernel_core::config::WebConfig;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 pub(crate) struct Gate {
     scheme: &'static str,
@@ -19,13 +21,22 @@ pub(crate) struct Gate {
     origins: Vec<String>,
 }
 
+/// A request that is let in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// The host under which the door was reached.
+    pub(crate) host: String,
+    /// A person follows a link on a page of another site: the files of the console are there, and nothing else.
+    pub(crate) is_link: bool,
+}
+
 /// Why a request is turned away.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) &'static str);
 
 const WRONG_HOST: Refused =
     Refused(StatusCode::MISDIRECTED_REQUEST, "this is not a name of this door: see web.hosts in bus.json");
-const WRONG_ORIGIN: Refused =
+pub(crate) const WRONG_ORIGIN: Refused =
     Refused(StatusCode::FORBIDDEN, "a page of another origin may not come in: see web.origins in bus.json");
 
 impl Gate {
@@ -52,8 +63,8 @@ impl Gate {
         Gate { scheme: web.scheme(), hosts, origins: web.origins.clone() }
     }
 
-    /// Lets a request in, or says why not. The answer is the host under which the door was reached.
-    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<String, Refused> {
+    /// Lets a request in, or says why not.
+    pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Refused> {
         let host = self.host(uri, headers).ok_or(WRONG_HOST)?;
         if headers.contains_key(ORIGIN) {
             let origin = only(headers, ORIGIN).ok_or(WRONG_ORIGIN)?;
@@ -63,11 +74,11 @@ impl Gate {
                 return Err(WRONG_ORIGIN);
             }
         }
-        let site = headers.get_all(SEC_FETCH_SITE).iter().collect::<Vec<_>>();
-        if site.iter().any(|site| *site != "same-origin" && *site != "none") {
-            return Err(WRONG_ORIGIN);
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+        if sites.all(|site| site == "same-origin" || site == "none") {
+            return Ok(Admitted { host, is_link: false });
         }
-        Ok(host)
+        if follows_link(method, headers) { Ok(Admitted { host, is_link: true }) } else { Err(WRONG_ORIGIN) }
     }
 
     /// HTTP/2 has it in the request line, and HTTP/1.1 may have it at both places, which must then agree.
@@ -80,6 +91,16 @@ impl Gate {
         };
         self.hosts.contains(&host).then_some(host)
     }
+}
+
+/// Whether a link on a page of another site is opened in a window of its own. No page can read what comes then, and a
+/// frame, a script or a `fetch` of it says something else.
+fn follows_link(method: &Method, headers: &HeaderMap) -> bool {
+    let says = |name, words: &[&str]| only(headers, name).is_some_and(|word| words.contains(&&*word));
+    *method == Method::GET
+        && says(SEC_FETCH_SITE, &["cross-site", "same-site"])
+        && says(SEC_FETCH_MODE, &["navigate"])
+        && says(SEC_FETCH_DEST, &["document"])
 }
 
 /// The value of a header that occurs once, in lower case.
@@ -101,12 +122,20 @@ mod tests {
 
     use super::*;
 
-    fn checked(gate: &Gate, headers: &[(&'static str, &'static str)]) -> Result<String, u16> {
+    fn admitted(
+        gate: &Gate,
+        method: &Method,
+        headers: &[(&'static str, &'static str)],
+    ) -> Result<Admitted, u16> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        gate.check(&Uri::from_static("/acp"), &map).map_err(|refused| refused.0.as_u16())
+        gate.check(method, &Uri::from_static("/acp"), &map).map_err(|refused| refused.0.as_u16())
+    }
+
+    fn checked(gate: &Gate, headers: &[(&'static str, &'static str)]) -> Result<String, u16> {
+        admitted(gate, &Method::GET, headers).map(|admitted| admitted.host)
     }
 
     #[test]
@@ -130,9 +159,9 @@ mod tests {
         let gate = Gate::new(&parse_web("http://127.0.0.1:9001").unwrap(), 9001);
         let mut headers = HeaderMap::new();
         let uri = Uri::from_static("http://localhost:9001/acp");
-        assert!(gate.check(&uri, &headers).is_ok());
+        assert!(gate.check(&Method::GET, &uri, &headers).is_ok());
         headers.insert(HOST, HeaderValue::from_static("127.0.0.1:9001"));
-        assert!(gate.check(&uri, &headers).is_err());
+        assert!(gate.check(&Method::GET, &uri, &headers).is_err());
     }
 
     #[test]
@@ -169,6 +198,39 @@ mod tests {
         assert!(with("same-origin").is_ok() && with("none").is_ok());
         for site in ["cross-site", "same-site", "", "none, cross-site"] {
             assert_eq!(with(site), Err(403), "{site}");
+        }
+    }
+
+    #[test]
+    fn a_link_of_another_site_is_told_from_everything_else_that_its_page_can_do() {
+        let gate = Gate::new(&parse_web("http://127.0.0.1:9001").unwrap(), 9001);
+        let host = ("host", "localhost:9001");
+        let with = |method, site, mode, dest| {
+            let headers =
+                [host, ("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+            admitted(&gate, &method, &headers).map(|admitted| admitted.is_link)
+        };
+        assert_eq!(with(Method::GET, "cross-site", "navigate", "document"), Ok(true));
+        assert_eq!(with(Method::GET, "same-site", "navigate", "document"), Ok(true));
+        assert_eq!(with(Method::GET, "same-origin", "navigate", "document"), Ok(false));
+        for (mode, dest) in [
+            ("navigate", "iframe"),
+            ("navigate", "empty"),
+            ("no-cors", "script"),
+            ("cors", "document"),
+            ("websocket", "websocket"),
+            ("", ""),
+        ] {
+            assert_eq!(with(Method::GET, "cross-site", mode, dest), Err(403), "{mode} {dest}");
+        }
+        for method in [Method::POST, Method::HEAD, Method::DELETE] {
+            assert_eq!(with(method.clone(), "cross-site", "navigate", "document"), Err(403), "{method}");
+        }
+        assert_eq!(with(Method::GET, "elsewhere", "navigate", "document"), Err(403));
+        let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        for further in [("sec-fetch-site", "none"), ("sec-fetch-mode", "cors"), ("origin", "null")] {
+            let headers = [&link[..], &[host, ("sec-fetch-site", "cross-site")], &[further]].concat();
+            assert_eq!(checked(&gate, &headers), Err(403), "{further:?}");
         }
     }
 

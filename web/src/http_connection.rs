@@ -189,6 +189,18 @@ impl HttpConnection {
         self.outboxes.borrow_mut().note_call(id, session)
     }
 
+    /// Answers a request that the bus does not get, where an answer of the bus would come. False: too much waits.
+    pub(crate) fn refuse(&self, id: &str, session: Option<&str>, answer: String) -> bool {
+        let mut outboxes = self.outboxes.borrow_mut();
+        if outboxes.bytes() >= WAITING_BYTES || !outboxes.note_call(id, session) {
+            return false;
+        }
+        outboxes.push(answer.clone().into(), &answer, self.now());
+        drop(outboxes);
+        self.filled.notify_waiters();
+        true
+    }
+
     /// Opens a stream, after the event with the number `had` if the client comes back.
     pub(crate) fn open_stream(&self, name: &StreamName, had: Option<u64>) -> Result<Opening, NoStream> {
         let opening = self.outboxes.borrow_mut().open(name, had, self.now())?;
@@ -277,6 +289,14 @@ mod tests {
         // Nor does a client that has left keep it.
         *connection.first_answer.borrow_mut() = Some(("1".into(), oneshot::channel().0));
         assert!(connection.is_idle(2 * late));
+    }
+
+    #[tokio::test]
+    async fn refusals_that_nobody_takes_are_bounded() {
+        let (connection, _life) = connection();
+        let answer = "x".repeat(WAITING_BYTES / 4);
+        let taken = (0..10).filter(|id| connection.refuse(&id.to_string(), None, answer.clone())).count();
+        assert_eq!(taken, 4);
     }
 
     #[tokio::test]

@@ -31,11 +31,13 @@ pub mod scope;
 mod sent;
 mod server;
 mod state_file;
+mod strangers;
 mod streamable;
 mod subscribers;
 mod tls;
 pub mod tokens;
 mod websocket;
+mod wrong_codes;
 
 pub use exporter::export;
 pub use run::{Options, Orders, run};

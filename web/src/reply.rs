@@ -1,12 +1,14 @@
 //! Answers to HTTP requests, with the headers that every one of them has.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
 
@@ -55,4 +57,34 @@ pub(crate) fn finish(mut reply: Reply) -> Reply {
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     reply
+}
+
+/// Tells a browser that came by TLS never to come without it again, as long as a token lives. That holds for all ports
+/// of a name; so `localhost`, which all programs of a machine share, is left out, and addresses cannot have it.
+pub(crate) fn only_https(reply: &mut Reply, host: &str) {
+    let name =
+        host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
+    let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
+    if !is_address && name != "localhost" {
+        let age = HeaderValue::from_static("max-age=2592000");
+        reply.headers_mut().insert(STRICT_TRANSPORT_SECURITY, age);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_https_only_but_neither_addresses_nor_localhost() {
+        let told = |host: &str| {
+            let mut reply = empty(StatusCode::OK);
+            only_https(&mut reply, host);
+            reply.headers().contains_key(STRICT_TRANSPORT_SECURITY)
+        };
+        assert!(told("bus.example.org") && told("bus.example.org:9443"));
+        for host in ["localhost", "localhost:9443", "10.0.0.7:9443", "10.0.0.7", "[::1]", "[::1]:9443"] {
+            assert!(!told(host), "{host}");
+        }
+    }
 }

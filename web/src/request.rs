@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::activity::Activity;
 use crate::reply::{self, Reply};
+use crate::strangers::Stranger;
 
 pub(crate) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
 /// How long a body may take.
@@ -28,6 +29,7 @@ pub(crate) struct Origin {
     pub(crate) activity: Arc<Activity>,
     /// Its place among all connections.
     pub(crate) permit: Rc<OwnedSemaphorePermit>,
+    pub(crate) stranger: Rc<Stranger>,
 }
 
 /// A random id in the form of a UUID.

@@ -30,6 +30,7 @@ use crate::leases::Leases;
 use crate::link::{link, public_url, reachable};
 use crate::past::Past;
 use crate::scope::Scope;
+use crate::strangers::Strangers;
 use crate::subscribers::Subscribers;
 use crate::tokens::{DoorPlace, Store};
 use crate::{server, tls};
@@ -37,6 +38,8 @@ use crate::{server, tls};
 /// Connections at the same time, as far as there are files for them: each has one to its client and one to the bus.
 const CONNECTIONS_MAX: usize = 16_384;
 const OTHER_FILES: usize = 64;
+/// Of these, those on which nobody has shown a token; and half of all at most, if there is room for few.
+const STRANGERS_MAX: usize = 1024;
 /// Connections to the bus that are made at the same moment.
 const DIALLING_THREADS: usize = 4;
 /// How long connections may take to end when the door closes.
@@ -121,6 +124,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         target,
         past: Past::new(history),
         tokens,
+        wrong_codes: Default::default(),
         subscribers,
         leases: Rc::new(Leases::default()),
         connections: Default::default(),
@@ -129,10 +133,11 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         comes_back: Cell::default(),
         readiness: Default::default(),
     });
+    let strangers = Strangers::new((room / 2).clamp(1, STRANGERS_MAX));
     let room = Arc::new(Semaphore::new(room));
     let mut endless = vec![spawn_local(door.clone().enforce_revocations()), spawn_local(away.run())];
     for listener in listeners {
-        let accepting = server::accept(listener, tls.clone(), room.clone(), door.clone());
+        let accepting = server::accept(listener, tls.clone(), room.clone(), strangers.clone(), door.clone());
         endless.push(spawn_local(async move {
             if let Err(error) = accepting.await {
                 warn!("the door does not listen any more: {error}");

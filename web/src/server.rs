@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::activity::{Activity, Transport, Watched};
 use crate::door::Door;
 use crate::request::Origin;
+use crate::strangers::{Stranger, Strangers};
 
 /// How long a peer may take for TLS, and then for its first whole request, and for the head of every later one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +40,7 @@ pub(crate) async fn accept(
     mut listener: LocalListener,
     tls: Option<TlsAcceptor>,
     room: Arc<Semaphore>,
+    strangers: Rc<Strangers>,
     door: Rc<Door>,
 ) -> io::Result<()> {
     let socket = TcpListener::from_std(listener.listener.try_clone()?)?;
@@ -59,7 +61,14 @@ pub(crate) async fn accept(
             warn!("a connection from {peer} was turned away: it belongs to another user");
             continue;
         }
-        spawn_local(serve(stream, peer, tls.clone(), door.clone(), permit));
+        let stranger = strangers.enter();
+        let served = serve(stream, peer, tls.clone(), door.clone(), permit, stranger.clone());
+        spawn_local(async move {
+            tokio::select! {
+                () = served => {}
+                () = stranger.gives_way() => debug!("{peer} gave way to others: it had shown no token"),
+            }
+        });
     }
 }
 
@@ -69,6 +78,7 @@ async fn serve(
     tls: Option<TlsAcceptor>,
     door: Rc<Door>,
     permit: OwnedSemaphorePermit,
+    stranger: Rc<Stranger>,
 ) {
     let _ = stream.set_nodelay(true);
     limit_unacknowledged(&stream);
@@ -85,7 +95,7 @@ async fn serve(
     let asked = has_asked.clone();
     // An upgraded connection outlives the HTTP of it, and still takes its room.
     let permit = Rc::new(permit);
-    let origin = Origin { peer, activity, permit };
+    let origin = Origin { peer, activity, permit, stranger };
     let service = service_fn({
         let door = door.clone();
         move |request| {

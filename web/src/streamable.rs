@@ -81,9 +81,17 @@ impl Door {
         match connection.filter.judge(line) {
             Verdict::Pass => {}
             Verdict::Swallow => return Ok(reply::empty(StatusCode::ACCEPTED)),
-            Verdict::Refuse(answer) | Verdict::RefuseSilent(answer) => {
-                return Ok(reply::json(StatusCode::FORBIDDEN, answer));
+            // Clients wait on a stream for the answer, and take a status that is no success for the end of it all.
+            Verdict::Refuse(answer) => {
+                let id = message.id.map_or("null", |id| id.get());
+                let has_room = connection.refuse(id, session.as_deref(), answer);
+                return if has_room {
+                    Ok(reply::empty(StatusCode::ACCEPTED))
+                } else {
+                    Err(too_many().into())
+                };
             }
+            Verdict::RefuseSilent(answer) => return Ok(reply::json(StatusCode::FORBIDDEN, answer)),
         }
         let line = filled(line, &message, session.as_deref())?;
         if let Some(id) = message.id.filter(|_| message.is_request())

@@ -29,6 +29,7 @@ const CODES_MAX: usize = 64;
 const TOKENS_MAX: usize = 256;
 const CODE_BYTES: usize = 24;
 const TOKEN_BYTES: usize = 32;
+const ID_BYTES: usize = 4;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -55,6 +56,26 @@ struct Code {
     digest: String,
     scope: Scope,
     expires: u64,
+}
+
+impl Code {
+    /// How people name it. It tells nothing of the code.
+    fn id(&self) -> String {
+        hex(&Sha256::digest(self.digest.as_bytes())[..ID_BYTES])
+    }
+}
+
+/// A link that was made and not used yet: everything but its code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// How people name it.
+    pub id: String,
+    /// What it allows.
+    pub scope: Scope,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// When it ends.
+    pub expires: u64,
 }
 
 /// A token as it is kept: everything but the token.
@@ -94,6 +115,11 @@ impl State {
         let surplus = self.codes.len().saturating_sub(CODES_MAX);
         self.codes.drain(..surplus);
         Ok(code)
+    }
+
+    fn has_code(&self, code: &str, now: u64) -> bool {
+        let wanted = digest(code);
+        self.codes.iter().any(|code| is_equal(&code.digest, &wanted) && code.expires > now)
     }
 
     /// Exchanges a code for a token, once.
@@ -145,12 +171,13 @@ impl Store {
         self.update(|state, now| state.add_code(scope, now))?
     }
 
-    /// Ends the token of this id. False: there is none.
+    /// Ends the token or the unused link of this id. False: there is none.
     pub fn revoke(&mut self, id: &str) -> io::Result<bool> {
         self.update(|state, _| {
-            let before = state.tokens.len();
+            let before = state.tokens.len() + state.codes.len();
             state.tokens.retain(|token| token.id != id);
-            state.tokens.len() < before
+            state.codes.retain(|code| code.id() != id);
+            state.tokens.len() + state.codes.len() < before
         })
     }
 
@@ -165,6 +192,16 @@ impl Store {
         self.state.tokens.iter().filter(move |token| token.expires > now)
     }
 
+    /// All links that were not used and are good.
+    pub fn links(&self) -> impl Iterator<Item = Link> {
+        let now = unix_now();
+        let good = self.state.codes.iter().filter(move |code| code.expires > now);
+        good.map(|code| {
+            let created = code.expires.saturating_sub(CODE_LIFE.as_secs());
+            Link { id: code.id(), scope: code.scope, created, expires: code.expires }
+        })
+    }
+
     pub(crate) fn add_door(&mut self, place: DoorPlace) -> io::Result<()> {
         self.update(|state, _| state.add_door(place))
     }
@@ -174,7 +211,12 @@ impl Store {
         self.update(|state, _| state.doors.retain(|door| door != place))
     }
 
+    /// Exchanges a code for a token, once. Anybody may send wrong codes: they are only looked up, and change no file.
     pub(crate) fn exchange(&mut self, code: &str, by: &str) -> io::Result<Option<(String, Token)>> {
+        self.refresh()?;
+        if !self.state.has_code(code, unix_now()) {
+            return Ok(None);
+        }
         self.update(|state, now| state.exchange(code, by, now))?
     }
 
@@ -226,7 +268,7 @@ fn secret<const BYTES: usize>() -> io::Result<String> {
 }
 
 fn token_id() -> io::Result<String> {
-    let mut bytes = [0; 4];
+    let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)?;
     Ok(hex(&bytes))
 }
@@ -315,6 +357,38 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let kept = fs::read_to_string(&path).unwrap();
         assert!(!kept.contains(&secret) && !kept.contains(&code));
+    }
+
+    #[test]
+    fn a_link_is_listed_until_it_is_used_or_revoked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        let mut door = Store::open(Some(path.clone())).unwrap();
+        let mut command = Store::open(Some(path)).unwrap();
+        let used = command.add_code(Scope::Observe).unwrap();
+        let revoked = command.add_code(Scope::Approve).unwrap();
+        let links: Vec<Link> = command.links().collect();
+        assert_eq!(links.iter().map(|link| link.scope).collect::<Vec<_>>(), [Scope::Observe, Scope::Approve]);
+        assert!(links.iter().all(|link| link.expires - link.created == CODE_LIFE.as_secs()));
+        assert!(links.iter().all(|link| !used.contains(&link.id) && !revoked.contains(&link.id)));
+        assert!(door.exchange(&used, "x").unwrap().is_some());
+        assert!(command.revoke(&links[1].id).unwrap() && !command.revoke(&links[1].id).unwrap());
+        assert!(door.exchange(&revoked, "x").unwrap().is_none());
+        assert_eq!((command.links().count(), command.tokens().count()), (0, 1));
+    }
+
+    #[test]
+    fn a_wrong_code_changes_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        let mut store = Store::open(Some(path.clone())).unwrap();
+        assert!(store.exchange("wrong", "x").unwrap().is_none());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let code = store.add_code(Scope::Admin).unwrap();
+        let before = state_file::stamp(&path);
+        assert!(store.exchange("wrong", "x").unwrap().is_none());
+        assert_eq!(state_file::stamp(&path), before);
+        assert!(store.exchange(&code, "x").unwrap().is_some());
     }
 
     #[test]

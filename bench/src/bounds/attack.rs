@@ -27,10 +27,11 @@ use crate::client::Client;
 use crate::procfs;
 use crate::report::time;
 
-/// What a round trip may take beyond the worst one without the attack, and for each byte of the longest line, which is
-/// scanned at once. The second of each, ten times the first, is what would be a failure: machines are noisy.
+/// What a round trip may take beyond the worst one without the attack, and for each MB of the longest line. Such a line
+/// is scanned while it comes, but copied at once where it is kept, and its memory is given back at once. The second of
+/// each, ten times the first, is what would be a failure: machines are noisy.
 const STALL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
-const STALL_A_BYTE: [Duration; 2] = [Duration::from_nanos(10), Duration::from_nanos(100)];
+const STALL_A_MB: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
 const ROUNDS_MAX: usize = 3;
 /// The memory may grow by so many times the bytes of an attack, and by this: queues, tables, what the allocator keeps.
 const GROWTH_TIMES: u64 = 3;
@@ -46,7 +47,7 @@ pub(super) struct Attack {
     pub(super) what: &'static str,
     /// The configuration but for the pool of the bystander.
     pub(super) config: fn() -> Value,
-    /// The bytes of its longest line, which is scanned at once when its end has come.
+    /// The bytes of its longest line.
     pub(super) line: usize,
     pub(super) set: fn(&Stage<'_>) -> io::Result<Scene>,
     /// Plays it once, to its last answer. Returns the bytes that it consists of: those that are sent to the bus and
@@ -112,7 +113,7 @@ pub(super) fn play(trial: &mut Trial<'_>, attack: &Attack) -> io::Result<()> {
     let before = procfs::resident_bytes(bus.pid())?;
     let most = Most::default();
     let line = stage.count(attack.line) as u32;
-    let [stall, gross] = [0, 1].map(|at: usize| STALL[at] + STALL_A_BYTE[at] * line);
+    let [stall, gross] = [0, 1].map(|at: usize| STALL[at] + STALL_A_MB[at] * line / 1_000_000);
     let mut best: Option<Round> = None;
     let (mut asked, mut refused) = (0, 0);
     for _ in 0..ROUNDS_MAX {

@@ -15,6 +15,8 @@ pub struct Options {
     pub pool: Option<String>,
     /// The label of the session that the first `session/new` of the IDE joins.
     pub attach: Option<String>,
+    /// The end of the connection counts as a goodbye, so that the bus keeps none of its sessions.
+    pub bye: bool,
     /// Variables that the IDE wants for its agent.
     pub env: BTreeMap<String, String>,
     /// How to start a bus if none answers. `None`: a missing bus is a fault.
@@ -28,6 +30,10 @@ impl Options {
     /// The params of the `_bus/hello` for the bus at this address.
     pub(super) fn hello(&self, at: &Address, stream: &Stream) -> Result<Value, Fault> {
         let token = self.target.token_for(at, stream, CONNECT_TIMEOUT)?;
-        Ok(hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref()))
+        let mut hello = hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref());
+        if self.bye {
+            hello["bye"] = true.into();
+        }
+        Ok(hello)
     }
 }

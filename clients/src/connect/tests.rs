@@ -43,7 +43,8 @@ impl Stage {
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let target = Target { addresses, token: None, user_bus: None };
         let env = BTreeMap::new();
-        let mut options = Options { target, pool: None, attach: None, env, start: None, node: None };
+        let mut options =
+            Options { target, pool: None, attach: None, bye: false, env, start: None, node: None };
         change(&mut options);
         let (ide_out, input) = UnixStream::pair().unwrap();
         let (ide_in, output) = UnixStream::pair().unwrap();

@@ -8,6 +8,7 @@ use rpc::LineReader;
 use rpc::lines::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 
+use super::bus_event::OWNER_NAME;
 use super::events::{AgentWriter, Event, read_messages};
 use super::options::{AgentSource, Ended, Options};
 use super::process::{AgentCommand, AgentProcess, Guard};
@@ -19,7 +20,7 @@ use crate::{Fault, Target};
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an agent may take to exit by itself, and then again after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same, for a user who does not want to wait.
+/// Like `EXIT_TIMEOUT`, for a user who does not want to wait.
 const EXIT_TIMEOUT_NOW: Duration = Duration::from_millis(300);
 
 pub(super) struct Agent {
@@ -48,15 +49,18 @@ impl Agent {
                 let writer = AgentWriter::to_pipe(stdin);
                 Ok(Agent { writer, process: Some(process), name: command.name.clone(), last_id: 0 })
             }
-            AgentSource::Pool { target, pool } => {
-                let mut connection = Connection::connect(target, None)?;
-                // The bus then tells who has answered a question.
-                let introduced = connection.introduce_listener("stdio-bus run", pool.as_deref());
-                introduced.map_err(Fault::in_words)?;
-                let name = pool.as_ref().map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
-                Agent::behind(connection, name, events)
-            }
+            AgentSource::Pool { target, pool } => Agent::at_bus(target, pool.as_deref(), events),
         }
+    }
+
+    /// An agent of this pool of a bus.
+    pub(super) fn at_bus(target: &Target, pool: Option<&str>, events: Sender<Event>) -> Result<Agent, Fault> {
+        let mut connection = Connection::connect(target, None)?;
+        // The bus then tells who has joined the session, and who has answered a question.
+        let introduced = connection.introduce_listener(OWNER_NAME, pool);
+        introduced.map_err(Fault::in_words)?;
+        let name = pool.map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
+        Agent::behind(connection, name, events)
     }
 
     /// The bus itself, for a client of this name.

@@ -6,8 +6,8 @@
 use rpc::text::{quoted, replace_control};
 use serde_json::{Map, Value};
 
+use super::block::Block;
 use super::command_request::decides_what_runs;
-use super::tool_call::text_of;
 
 /// How many lines of a diff are shown, and of an input.
 const MAX_LINES: usize = 24;
@@ -25,7 +25,8 @@ pub(super) fn details(call: &Value, title: &str) -> String {
     let contents = || call["content"].as_array().into_iter().flatten();
     let diffs: Vec<_> = contents().filter(|content| content["type"] == "diff").flat_map(diff).collect();
     let texts = contents().filter(|content| content["type"] == "content");
-    let texts: Vec<_> = texts.map(|content| text_of(&content["content"]).trim_end()).collect();
+    let texts: Vec<_> = texts.map(|content| Block::of(&content["content"])).collect();
+    let texts: Vec<_> = texts.iter().map(|block| block.text.trim_end()).collect();
     let is_said = |text: &str| {
         let is_telling = text.chars().count() >= TELLING_CHARS;
         is_telling && (title.contains(text) || texts.iter().any(|said| said.contains(text)))

@@ -4,7 +4,7 @@
 //! makes it panic, and every request of the agent is answered.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use rpc::RpcError;
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
+use super::bus_event::begins_turn_of_another;
 use super::client_tools::{ClientTools, ToolKind};
 use super::completion::Commands;
 use super::envelope::{ForProgram, Status};
@@ -21,7 +22,7 @@ use super::options::{Ended, Input, Options};
 use super::renderer::Renderer;
 use super::starting::Starting;
 use super::stop::{Stop, describe_error, last_words, meaning_of, rpc_error};
-use super::tool_call::{Titles, ToolCall, text_of};
+use super::tool_call::{Titles, ToolCall};
 use super::user_input::UserInput;
 use super::waiting::{Prompt, Said};
 use crate::Fault;
@@ -36,14 +37,8 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 const PROMPT_QUIET: Duration = Duration::from_secs(1);
 
 /// The updates of a session that a terminal shows.
-const SHOWN: [&str; 6] = [
-    "user_message_chunk",
-    "agent_message_chunk",
-    "agent_thought_chunk",
-    "tool_call",
-    "tool_call_update",
-    "plan",
-];
+const SHOWN: [&str; 5] =
+    ["agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"];
 
 /// How many prompts of a program may wait.
 const MAX_SAID: usize = 1000;
@@ -58,6 +53,8 @@ enum Step {
 pub(super) struct Driver {
     pub(super) options: Options,
     pub(super) agent: Agent,
+    /// For the next connection to the bus.
+    pub(super) sender: Sender<Event>,
     events: Receiver<Event>,
     /// Events that came while the user was asked.
     pub(super) deferred: VecDeque<Event>,
@@ -101,13 +98,15 @@ pub(super) struct Driver {
     pub(super) starting: Option<Starting>,
     /// The agent tells what was said in the session before, and nobody wants to see it.
     pub(super) skips_history: bool,
+    /// The prompt of somebody else whose author is not known yet.
+    pub(super) heard: String,
 }
 
 impl Driver {
     pub(super) fn new(
         options: Options,
         agent: Agent,
-        events: Receiver<Event>,
+        (sender, events): (Sender<Event>, Receiver<Event>),
         (input, commands): (UserInput, Commands),
         renderer: Box<dyn Renderer>,
         client_tools: Option<ClientTools>,
@@ -115,6 +114,7 @@ impl Driver {
         Driver {
             options,
             agent,
+            sender,
             events,
             deferred: VecDeque::new(),
             input,
@@ -139,6 +139,7 @@ impl Driver {
             refused: false,
             starting: None,
             skips_history: false,
+            heard: String::new(),
         }
     }
 
@@ -217,6 +218,11 @@ impl Driver {
 
     fn await_prompt(&mut self) -> Result<Option<Prompt>, Stop> {
         loop {
+            // What is said now would be lost.
+            if self.agent.is_behind_bus() && matches!(self.deferred.front(), Some(Event::Closed)) {
+                self.deferred.pop_front();
+                self.reconnect()?;
+            }
             match self.said.pop_front() {
                 Some(Said::Prompt(prompt)) => return Ok(Some(prompt)),
                 Some(Said::Quit) => return Ok(None),
@@ -248,6 +254,7 @@ impl Driver {
                 return Ok(None);
             }
             match self.next_event(quiet_at) {
+                Ok(Event::Closed) if self.agent.is_behind_bus() => self.reconnect()?,
                 Ok(event) => self.on_other_event(event)?,
                 Err(Stop::TimedOut) => self.disturbed = None,
                 Err(stop) => return Err(stop),
@@ -256,7 +263,7 @@ impl Driver {
     }
 
     /// Makes room for something that is shown while a prompt is waited for.
-    fn make_room(&mut self) -> Result<(), Stop> {
+    pub(super) fn make_room(&mut self) -> Result<(), Stop> {
         if !self.at_prompt {
             return Ok(());
         }
@@ -302,14 +309,7 @@ impl Driver {
                 }
                 self.end_turn(Status::Failed, None, &Value::Null)
             }
-            Err(Stop::Closed) => {
-                for line in self.agent.why_closed().lines() {
-                    self.renderer.service(line)?;
-                }
-                self.end_turn(Status::Failed, None, &Value::Null)?;
-                // The renderer has already shown the reason.
-                Err(Stop::Ended(Ended::Failed))
-            }
+            Err(Stop::Closed) => self.lose_turn(),
             Err(Stop::TimedOut) => {
                 self.fail_turn("the turn took too long")?;
                 // Lets the agent end what it has begun.
@@ -328,7 +328,12 @@ impl Driver {
         self.end_turn(Status::Failed, Some(why), &Value::Null)
     }
 
-    fn end_turn(&mut self, status: Status, remark: Option<&str>, usage: &Value) -> Result<Status, Stop> {
+    pub(super) fn end_turn(
+        &mut self,
+        status: Status,
+        remark: Option<&str>,
+        usage: &Value,
+    ) -> Result<Status, Stop> {
         if let Some(remark) = remark {
             self.renderer.service(remark)?;
         }
@@ -376,6 +381,11 @@ impl Driver {
                 // This turn is complete; only the next one needs the agent.
                 Ok(Event::Closed) => {
                     self.deferred.push_front(Event::Closed);
+                    return Ok(());
+                }
+                // What comes now is no longer said in this turn.
+                Ok(Event::Message(message)) if begins_turn_of_another(&message) => {
+                    self.deferred.push_front(Event::Message(message));
                     return Ok(());
                 }
                 Ok(event) => {
@@ -459,14 +469,16 @@ impl Driver {
             }
             match update["sessionUpdate"].as_str() {
                 Some("available_commands_update") => self.commands.learn(&update["availableCommands"]),
-                Some(kind) if SHOWN.contains(&kind) => self.make_room()?,
+                Some("user_message_chunk") => self.hear_prompt(&update["content"])?,
+                Some(kind) if SHOWN.contains(&kind) => {
+                    self.show_heard(None)?;
+                    self.make_room()?;
+                }
                 _ => {}
             }
-            // Some agents repeat the own prompt. Outside of a turn it is that of somebody who has joined the session.
-            if update["sessionUpdate"] == "user_message_chunk" && !self.in_turn {
-                self.renderer.prompt(None, text_of(&update["content"]))?;
-            }
             self.renderer.update(&update)?;
+        } else if method == "_bus/session" {
+            self.on_bus_event(&message)?;
         } else if method == "$/cancel_request" {
             self.withdraw_question(&message["params"]["requestId"])?;
         }

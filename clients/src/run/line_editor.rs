@@ -18,6 +18,7 @@ use reedline::{
 };
 
 use super::completion::Completion;
+use crate::suspend::stop_until_continued;
 
 /// What the history keeps: so many prompts, and about so many bytes.
 const HISTORY_PROMPTS: usize = 1000;
@@ -25,6 +26,8 @@ const HISTORY_BYTES_MAX: u64 = 1 << 20;
 /// How soon a withdrawal is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MENU: &str = "completion";
+/// What the engine calls Ctrl-Z. A line cannot be that: the engine gives it out apart from lines.
+const SUSPEND: &str = "suspend";
 
 /// What became of a line.
 pub(super) enum Edited {
@@ -73,7 +76,14 @@ impl LineEditor {
         if !self.draft.is_empty() {
             engine.run_edit_commands(&[EditCommand::InsertString(std::mem::take(&mut self.draft))]);
         }
-        let edited = match engine.read_line(&Sign)? {
+        let signal = loop {
+            match engine.read_line(&Sign)? {
+                // The line is there again when the user comes back.
+                Signal::HostCommand(command) if command == SUSPEND => stop_until_continued(),
+                signal => break signal,
+            }
+        };
+        let edited = match signal {
             Signal::Success(line) => Edited::Line(line),
             Signal::CtrlC => Edited::Cleared,
             Signal::CtrlD => Edited::Ended,
@@ -98,6 +108,11 @@ impl LineEditor {
         keys.add_binding(KeyModifiers::SHIFT, KeyCode::BackTab, ReedlineEvent::MenuPrevious);
         // Ctrl-J ends a line as it does elsewhere, Alt-Enter begins another one of the same prompt.
         keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char('j'), ReedlineEvent::Enter);
+        keys.add_binding(
+            KeyModifiers::CONTROL,
+            KeyCode::Char('z'),
+            ReedlineEvent::ExecuteHostCommand(SUSPEND.to_owned()),
+        );
         let newline = ReedlineEvent::Edit(vec![EditCommand::InsertNewline]);
         keys.add_binding(KeyModifiers::ALT, KeyCode::Enter, newline);
         let menu = ColumnarMenu::default().with_name(MENU).with_marker("> ");

@@ -6,10 +6,11 @@
 
 use serde_json::{Map, Value};
 
+use super::block::Block;
 use super::cuid::Cuids;
 use super::envelope::{Envelope, Ev, ForProgram, Status};
 use super::saying::Saying;
-use super::tool_call::{State, ToolCall, text_of};
+use super::tool_call::{State, ToolCall};
 use super::usage::UsageMeter;
 
 pub(super) struct Mapper {
@@ -174,15 +175,17 @@ impl Mapper {
     }
 
     fn text_chunk(&mut self, thinking: bool, update: &Value, now_ms: u64) {
-        let text = text_of(&update["content"]);
-        if text.is_empty() {
+        let block = Block::of(&update["content"]);
+        if block.text.is_empty() {
             return;
         }
         self.note_output(now_ms);
         self.start_held_calls(now_ms);
         let subagent = self.subagent_of(&ToolCall(update), now_ms);
         if self.stream {
-            return self.push(Ev::Text { text: text.to_owned(), thinking }, subagent, now_ms);
+            let line = if block.is_apart { "\n" } else { "" };
+            let text = format!("{line}{}{line}", block.text);
+            return self.push(Ev::Text { text, thinking }, subagent, now_ms);
         }
         let moves_on = self.saying.moves_on(update);
         let is_other = |held: &HeldText| moves_on || held.thinking != thinking || held.subagent != subagent;
@@ -190,7 +193,7 @@ impl Mapper {
             self.flush(now_ms);
         }
         let held = self.text.get_or_insert(HeldText { thinking, subagent, text: String::new() });
-        held.text.push_str(text);
+        block.append_to(&mut held.text);
     }
 
     fn tool_call(&mut self, tool_call: &ToolCall<'_>, now_ms: u64) {

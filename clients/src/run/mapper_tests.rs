@@ -132,6 +132,18 @@ fn running_then_stopped_cancels_the_turn() {
 }
 
 #[test]
+fn an_image_is_named_on_a_line_of_its_own() {
+    let image = json!({ "type": "image", "mimeType": "image/png", "data": "QUJD" });
+    let said = json!({ "sessionUpdate": "agent_message_chunk", "content": image });
+    let mut story = Story::new();
+    story.running().text("Here").update(said.clone()).text("and on").idle();
+    assert_eq!(story.envelopes_out[1]["ev"]["text"], "Here\n[image image/png, 3 bytes]\nand on");
+    let mut story = Story::streaming();
+    story.running().update(said);
+    assert_eq!(story.envelopes_out[1]["ev"]["text"], "\n[image image/png, 3 bytes]\n");
+}
+
+#[test]
 fn running_twice_starts_one_turn() {
     let mut story = Story::new();
     story.running().running();

@@ -7,8 +7,11 @@
 mod agent;
 mod asked_about;
 mod asking;
+mod block;
+mod bus_event;
 mod client_tools;
 mod command_request;
+mod company;
 mod completion;
 mod cuid;
 mod driver;
@@ -28,6 +31,7 @@ mod own_commands;
 mod permission;
 mod process;
 mod questions;
+mod reconnect;
 mod renderer;
 mod reopen;
 mod requests;
@@ -93,9 +97,10 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
         _ => Source::Lines,
     };
     let input = UserInput::new(events.clone(), source);
-    let agent = Agent::connect(&options, events, &guard);
+    let agent = Agent::connect(&options, events.clone(), &guard);
     let ended = agent.and_then(|agent| {
-        Driver::new(options, agent, received, (input, commands), renderer, client_tools).run()
+        let events = (events, received);
+        Driver::new(options, agent, events, (input, commands), renderer, client_tools).run()
     });
     guard.end();
     process::end_orphans();

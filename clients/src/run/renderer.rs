@@ -1,15 +1,15 @@
 //! Renders a conversation as envelopes or as plain text; screen.rs renders it on a terminal.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use rpc::text::{escape_control, steers_terminal, unix_ms};
 use serde_json::Value;
 
+use super::block::Block;
 use super::envelope::{Envelope, ForProgram, Status};
 use super::mapper::Mapper;
 use super::saying::Saying;
-use super::tool_call::{State, Title, Titles, ToolCall, text_of};
+use super::tool_call::{State, Title, Titles, ToolCall};
 
 /// An error means that the output is closed.
 pub(super) trait Renderer {
@@ -139,18 +139,24 @@ impl<W: Write, E: Write> Plain<W, E> {
     }
 
     fn write_text(&mut self, chunk: &Value) -> io::Result<()> {
-        let text = text_of(&chunk["content"]);
+        let Block { text, is_apart } = Block::of(&chunk["content"]);
         if text.is_empty() {
             return Ok(());
         }
         if self.saying.moves_on(chunk) {
             self.end_with_newlines(2)?;
         }
+        if is_apart {
+            self.end_with_newlines(1)?;
+        }
         let body = text.trim_end_matches('\n');
         let newlines = text.len() - body.len();
         self.newlines = if body.is_empty() { self.newlines + newlines } else { newlines };
-        let text = if self.to_terminal { printable_text(text).into() } else { Cow::from(text) };
+        let text = if self.to_terminal { printable_text(&text).into() } else { text };
         self.out.write_all(text.as_bytes())?;
+        if is_apart {
+            self.end_with_newlines(1)?;
+        }
         self.out.flush()
     }
 
@@ -242,6 +248,23 @@ mod tests {
         plain.turn_ended(Status::Completed, &Value::Null).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "two\nlines\n");
         assert_eq!(String::from_utf8(err).unwrap(), "tool: l[2Js\n");
+    }
+
+    #[test]
+    fn images_and_links_of_the_agent_stand_on_lines_of_their_own() {
+        let mut out = Vec::new();
+        let mut plain = Plain::new(&mut out, Vec::new(), false);
+        for content in [
+            json!({ "type": "text", "text": "Here" }),
+            json!({ "type": "image", "mimeType": "image/png", "data": "QUJD" }),
+            json!({ "type": "resource_link", "uri": "file:///a" }),
+            json!({ "type": "text", "text": "and on" }),
+        ] {
+            plain.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content })).unwrap();
+        }
+        plain.turn_ended(Status::Completed, &Value::Null).unwrap();
+        let expected = "Here\n[image image/png, 3 bytes]\nfile:///a\nand on\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

@@ -20,7 +20,9 @@ impl Driver {
             Reopen::Newest => self.newest_session()?,
         };
         let new = params.clone();
-        match self.open_again(session, params) {
+        // At a terminal people want to see what was said; a program and a pipe want what comes.
+        let shows = matches!(self.options.view, View::Screen { .. });
+        match self.open_again(session, params, shows) {
             Err(Stop::Fault(fault)) => self.begin_anew(fault, new),
             outcome => outcome,
         }
@@ -48,9 +50,8 @@ impl Driver {
         Ok(())
     }
 
-    fn open_again(&mut self, session: String, mut params: Value) -> Result<(), Stop> {
-        // At a terminal people want to see what was said; a program and a pipe want what comes.
-        let shows = matches!(self.options.view, View::Screen { .. });
+    /// `shows`: what was said in the session is shown.
+    pub(super) fn open_again(&mut self, session: String, mut params: Value, shows: bool) -> Result<(), Stop> {
         let capabilities = &self.agent_about["agentCapabilities"];
         let (loads, resumes) =
             (capabilities["loadSession"] == true, capabilities["sessionCapabilities"]["resume"].is_object());

@@ -22,6 +22,10 @@ impl Driver {
         let id = &message["id"];
         let params = &message["params"];
         let reply = match message["method"].as_str().unwrap_or_default() {
+            // Only a program that repeats its input asks what it was asked.
+            "initialize" => {
+                return Err(self.failed("repeats what it is told, and does not speak ACP"));
+            }
             "session/request_permission" => self.on_permission_request(params, id)?,
             method => self.run_client_tool(method, params, id)?,
         };

@@ -11,11 +11,12 @@ use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
+use super::block::Block;
 use super::envelope::Status;
 use super::markdown::{Blocks, width_of};
 use super::renderer::{Renderer, printable_text};
 use super::saying::Saying;
-use super::tool_call::{State, Title, Titles, ToolCall, text_of};
+use super::tool_call::{State, Title, Titles, ToolCall};
 use super::usage::UsageMeter;
 
 /// Returns the rows and columns of the terminal, which may change at any time.
@@ -75,7 +76,8 @@ impl<W: Write> Screen<W> {
     }
 
     fn write_text(&mut self, kind: TextKind, chunk: &Value) -> io::Result<()> {
-        let text = printable_text(text_of(&chunk["content"]));
+        let block = Block::of(&chunk["content"]);
+        let text = printable_text(&block.text);
         let Some(last) = text.chars().last() else { return Ok(()) };
         self.freeze();
         if self.unfinished.is_some_and(|other| other != kind) {
@@ -86,6 +88,9 @@ impl<W: Write> Screen<W> {
             self.out.write_all(b"\n")?;
             // The end of the text has forgotten it.
             self.saying.moves_on(chunk);
+        }
+        if block.is_apart {
+            return self.write_line(if kind == TextKind::Thought { DIM } else { Style::new() }, &text);
         }
         // Without styles, the text says more as the agent wrote it.
         if kind == TextKind::Message && self.colour {

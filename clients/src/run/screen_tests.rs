@@ -66,6 +66,20 @@ fn text_streams_and_thoughts_are_dimmed_on_lines_of_their_own() {
 }
 
 #[test]
+fn images_and_links_of_the_agent_stand_on_lines_of_their_own() {
+    let said = |content: Value| json!({ "sessionUpdate": "agent_message_chunk", "content": content });
+    for colour in [true, false] {
+        let (terminal, _) = FakeTerminal::new();
+        let mut screen = Screen::new(terminal.clone(), colour, Box::new(|| (10, 30)));
+        screen.update(&chunk("agent_message_chunk", "Here")).unwrap();
+        screen.update(&said(json!({ "type": "image", "mimeType": "image/png", "data": "QUJD" }))).unwrap();
+        screen.update(&said(json!({ "type": "resource_link", "uri": "file:///a" }))).unwrap();
+        screen.update(&chunk("agent_message_chunk", "and on")).unwrap();
+        assert_eq!(terminal.shows(), "Here\n[image image/png, 3 bytes]\nfile:///a\nand on", "{colour}");
+    }
+}
+
+#[test]
 fn a_tool_call_is_one_line_that_changes_in_place() {
     let (terminal, mut screen) = FakeTerminal::new();
     screen.update(&chunk("agent_message_chunk", "I look.")).unwrap();

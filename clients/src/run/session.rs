@@ -11,7 +11,7 @@ use super::envelope::ForProgram;
 use super::input::Setting;
 use super::options::{AgentSource, Input};
 use super::settings::Offer;
-use super::stop::{Stop, describe_error, describe_with_words};
+use super::stop::{Stop, describe_error, describe_with_words, last_words};
 use crate::Fault;
 
 /// Pauses before initialize is tried again: some errors of a starting agent are transient.
@@ -43,9 +43,23 @@ impl Driver {
             };
             let retry = if is_transient(&error) { backoff.next() } else { None };
             let Some(pause) = retry else {
-                return Err(self.failed(&format!("refuses initialize: {}", describe_with_words(&error))));
+                return Err(self.refused(&error));
             };
             self.wait_until(Instant::now() + pause)?;
+        }
+    }
+
+    /// The agent refuses to be initialized, or the bus says why the pool does not work.
+    fn refused(&self, error: &RpcError) -> Stop {
+        let is_of_bus = error.data.as_ref().is_some_and(|data| data["reason"].is_string());
+        match &self.options.agent {
+            AgentSource::Pool { pool, .. } if is_of_bus => {
+                let pool = pool.as_deref().map_or(String::new(), |pool| format!(" {pool}"));
+                let why = describe_error(error);
+                let words: String = last_words(error).map(|line| format!("\n| {line}")).collect();
+                Stop::Fault(Fault::Failed(format!("{why}; `stdio-bus logs{pool}` says more{words}")))
+            }
+            _ => self.failed(&format!("refuses initialize: {}", describe_with_words(error))),
         }
     }
 
@@ -102,7 +116,7 @@ impl Driver {
     }
 
     /// What the agent cannot take is refused here: it would ignore it in silence.
-    fn session_params(&self) -> Result<Value, Stop> {
+    pub(super) fn session_params(&self) -> Result<Value, Stop> {
         let cwd = self.options.cwd.to_string_lossy().into_owned();
         let mut params = json!({ "cwd": cwd, "mcpServers": self.options.mcp_servers });
         let capabilities = &self.agent_about["agentCapabilities"];

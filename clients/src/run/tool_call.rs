@@ -91,16 +91,6 @@ pub(super) struct Title<'a> {
     pub(super) is_new: bool,
 }
 
-/// The text of a content block, or an empty string.
-pub(super) fn text_of(content: &Value) -> &str {
-    match content["type"].as_str() {
-        Some("text") => content["text"].as_str().unwrap_or_default(),
-        Some("resource_link") => content["uri"].as_str().unwrap_or_default(),
-        Some("resource") => content["resource"]["text"].as_str().unwrap_or_default(),
-        _ => "",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

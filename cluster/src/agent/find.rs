@@ -30,7 +30,7 @@ const OFFERS_MAX: usize = 256;
 const FIRST_OFFER_WAIT: Duration = Duration::from_millis(1500);
 /// How long a node may take to open a pipe.
 const OPEN_WAIT: Duration = Duration::from_secs(3);
-/// The same, if others can be asked instead.
+/// Like `OPEN_WAIT`, if other nodes can be asked instead.
 const OPEN_WAIT_OF_MANY: Duration = Duration::from_secs(1);
 /// A node whose link is just being started again is asked once more after this.
 const ASK_AGAIN: Duration = Duration::from_millis(250);

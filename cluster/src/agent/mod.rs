@@ -126,7 +126,7 @@ impl Edge {
         let stop =
             |kind| signal(kind).map_err(|error| End::unavailable(format!("cannot handle signals: {error}")));
         let (mut terminate, mut interrupt) = (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
-        let mut probe = Probe::default();
+        let (mut probe, mut is_shut_out) = (Probe::default(), false);
         let over = loop {
             if let Some(over) = pump.step().await {
                 break over;
@@ -142,11 +142,17 @@ impl Edge {
                 biased;
                 Some(change) = changes.recv() => match change {
                     Change::Connected => {
+                        is_shut_out = false;
                         let now = pump.now();
                         pump.pipe.carrier_connected(now);
                     }
                     Change::Disconnected => {}
                     Change::Refused(what) => eprintln!("stdio-bus: NATS refuses: {what}"),
+                    Change::ShutOut(why) if !is_shut_out => {
+                        is_shut_out = true;
+                        eprintln!("stdio-bus: {why}");
+                    }
+                    Change::ShutOut(_) => {}
                 },
                 // A node whose link was started again has forgotten its pipes.
                 Some(note) = notes.next() => {

@@ -258,7 +258,8 @@ impl Node {
                 say(&json!({ "counted": words }));
                 told = Some(counted);
             }
-            sleep(COUNTED_EVERY).await;
+            // The bus must know at once whether others use this link, because it may end one that nobody uses.
+            let _ = timeout(COUNTED_EVERY, self.pipes.count_changed()).await;
         }
     }
 
@@ -269,7 +270,7 @@ impl Node {
         mut changes: mpsc::UnboundedReceiver<Change>,
         mut notes: Subscriber,
     ) -> Result<(), async_nats::SubscribeError> {
-        let mut lost_at = None;
+        let (mut lost_at, mut is_shut_out) = (None, false);
         loop {
             self.does(todo).await?;
             let alarm = self.claim.borrow().next_alarm();
@@ -277,6 +278,7 @@ impl Node {
                 biased;
                 Some(change) = changes.recv() => match change {
                     Change::Connected => {
+                        is_shut_out = false;
                         let was_lost = lost_at.take().is_some_and(|at: Instant| at.elapsed() > DEAD_AFTER);
                         self.pipes.carrier_connected();
                         self.say_state();
@@ -294,6 +296,12 @@ impl Node {
                     }
                     Change::Refused(what) => {
                         warn!("NATS refuses: {what}");
+                        Todo::Nothing
+                    }
+                    Change::ShutOut(why) => {
+                        if !std::mem::replace(&mut is_shut_out, true) {
+                            say(&json!({ "waiting": why }));
+                        }
                         Todo::Nothing
                     }
                 },

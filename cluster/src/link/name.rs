@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::pipe::DEAD_AFTER;
 use crate::talk::{Event, Note};
 
-/// How long whoever has the name may take to say so.
+/// How long the holder of the name may take to say so.
 const ANSWER_WAIT: Duration = Duration::from_millis(250);
 /// How often everybody is told who has the name.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
-/// How often whoever waits for the name asks whether the other one is still there.
+/// How often a link that waits for the name asks whether the holder is still there.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// One that does not answer for this long has the name no more.
 const SILENCE_MAX: Duration = Duration::from_secs(5);

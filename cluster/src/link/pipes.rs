@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt;
 use log::{debug, info};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
@@ -33,6 +33,10 @@ const PIPES_MAX: usize = 4096;
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// How long the last frames may take.
 const GOODBYE: Duration = Duration::from_millis(500);
+
+/// What an edge hears that tells the node to drain, which the bus.json of the node does not allow.
+const NO_DRAIN: &str = "edges may not drain it: run this at the node with its own key, or write \
+                        \"edges_drain\": true in \"cluster\" of its bus.json";
 
 /// What a pipe is told.
 enum Order {
@@ -72,6 +76,8 @@ pub(crate) struct Pipes {
     /// What those that have ended have counted.
     of_ended: Cell<Counted>,
     gone: Notify,
+    /// There is one more, or one less.
+    changed: Notify,
 }
 
 /// What all pipes of a link have counted, as its bus hears it.
@@ -110,6 +116,11 @@ impl Pipes {
             counted.rtt_us = counted.rtt_us.max(rtt_us);
         }
         counted
+    }
+
+    /// Waits until there are more or fewer of them.
+    pub(crate) async fn count_changed(&self) {
+        self.changed.notified().await;
     }
 
     pub(crate) fn carrier_connected(&self) {
@@ -216,13 +227,7 @@ pub(crate) async fn dispatch(node: Rc<Node>, mut frames: Subscriber) {
 /// An edge wants something of this node.
 pub(crate) async fn on_request(node: Rc<Node>, message: Message) {
     let Some(reply_to) = message.reply else { return };
-    let request = match serde_json::from_slice(&message.payload) {
-        Ok(request) => request,
-        Err(error) => {
-            debug!("a request that is not understood: {error}");
-            return;
-        }
-    };
+    let request = serde_json::from_slice(&message.payload);
     let mut reply = Reply {
         node: node.name.clone(),
         addr: node.addr.as_str().to_owned(),
@@ -231,10 +236,18 @@ pub(crate) async fn on_request(node: Rc<Node>, message: Message) {
         ..Reply::default()
     };
     match request {
-        Request::Probe => {}
-        Request::Drain { drain } => node.drains(drain).await,
-        Request::Gone { proof, pids, earlier } => node.pipes.let_go(&proof, &pids, earlier).await,
-        Request::Open(open) => {
+        Ok(Request::Probe) => {}
+        Ok(Request::Drain { drain }) if node.cluster.edges_drain => node.drains(drain).await,
+        Ok(Request::Drain { .. }) => {
+            info!("an edge that tells this node to drain is refused");
+            reply.refused = Some(NO_DRAIN.to_owned());
+        }
+        Ok(Request::Gone { proof, pids, earlier }) => node.pipes.let_go(&proof, &pids, earlier).await,
+        Err(error) => {
+            info!("a request is not understood: {error}");
+            reply.refused = Some(not_understood(&message.payload));
+        }
+        Ok(Request::Open(open)) => {
             node.counts.borrow_mut().opens += 1;
             if let Err(why) = open_pipe(&node, open, &reply_to, &mut reply).await {
                 node.counts.borrow_mut().refused += 1;
@@ -246,6 +259,21 @@ pub(crate) async fn on_request(node: Rc<Node>, message: Message) {
     node.answer(&reply_to, &reply).await;
 }
 
+/// What an edge hears whose request has another form than ours: most likely it is of another version.
+fn not_understood(request: &[u8]) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Versioned {
+        version: String,
+    }
+    let asked = serde_json::from_slice::<Versioned>(request).unwrap_or_default().version;
+    let asked = if asked.is_empty() { "of a version that it does not say".to_owned() } else { shown(&asked) };
+    format!(
+        "its stdio-bus is {}, and does not understand the request of an edge that is {asked}",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 async fn open_pipe(node: &Rc<Node>, open: Open, reply_to: &str, reply: &mut Reply) -> Result<(), String> {
     let number = u64::from_str_radix(&open.pipe, 16).map_err(|_| "this is no number of a pipe")?;
     let to = Address::parse(&open.addr, "e").ok_or("this is no address of an edge")?;
@@ -253,7 +281,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply_to: &str, reply: &mut Repl
     if !subjects::is_name(&open.edge) || to.name() != open.edge || !subjects::is_of(&open.edge, reply_to) {
         return Err("an edge must be answered at its own name".to_owned());
     }
-    if !open.id.iter().chain([&open.boot]).all(|token| subjects::is_name(token)) {
+    if !open.id.iter().chain([&open.boot]).all(|token| subjects::is_id(token)) {
         return Err("this is no id of an edge".to_owned());
     }
     if !node.cluster.offer.contains(&open.pool) {
@@ -286,6 +314,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply_to: &str, reply: &mut Repl
         reply.siblings = entries.values().filter(is_other).map(|other| other.pid).collect();
         reply.earlier = entries.values().any(|other| other.is_of_earlier_life(&entry));
         entries.insert(number, entry);
+        node.pipes.changed.notify_one();
     }
     reply.window = window;
     reply.max_frame = max_frame_bytes(&node.client).min(open.max_frame);
@@ -336,6 +365,7 @@ impl Carried {
         node.pipes.entries.borrow_mut().remove(&number);
         node.pipes.windows.set(node.pipes.windows.get() - window);
         node.pipes.gone.notify_waiters();
+        node.pipes.changed.notify_one();
     }
 
     /// Returns why it is over, for the log.
@@ -432,6 +462,20 @@ mod tests {
             let earlier = entry("e1", "b1", id);
             let what = (&later.edge, &later.boot, &later.id);
             assert_eq!(earlier.is_of_earlier_life(&later), is_old, "{id:?} {what:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_not_understood_is_answered_with_both_versions() {
+        let own = env!("CARGO_PKG_VERSION");
+        for (request, asked) in [
+            (r#"{"do":"open","version":"9.1","pool":7}"#, "that is 9.1"),
+            (r#"{"do":"open","version":"\u001b[2J"}"#, "that is ?[2J"),
+            (r#"{"do":"fly","version":7}"#, "a version that it does not say"),
+            ("no JSON", "a version that it does not say"),
+        ] {
+            let why = not_understood(request.as_bytes());
+            assert!(why.contains(own) && why.contains(asked), "{request}: {why}");
         }
     }
 

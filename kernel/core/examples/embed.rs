@@ -2,9 +2,11 @@
 //!
 //! `cargo run -p kernel-core --example embed` prints what the client sees.
 
+use std::time::Duration;
+
 use kernel_core::config::{Config, PoolConfig, Program};
 use kernel_core::id::{Link, WorkerId};
-use kernel_core::{Action, Bus, Event, Exit, Moment, upgrade};
+use kernel_core::{Action, Bus, Event, Exit, Moment, slow_start, upgrade};
 use serde_json::{Value, json};
 
 /// Time stands still: nothing here is slow, so no timer is needed.
@@ -49,6 +51,9 @@ impl<Process: Fn(&Value) -> Vec<Value>> Embedded<Process> {
                 }
                 // What these do for a bus with a file and processes, this one has no use for.
                 Action::Measure => self.bus.measured([], NOW),
+                Action::LookAtWait(worker) => {
+                    slow_start::waited(&mut self.bus, worker, Duration::ZERO, NOW);
+                }
                 Action::Reload => self.bus.reloaded(Ok(&[]), NOW),
                 Action::Upgrade => upgrade::refused(&mut self.bus, "not here", NOW),
                 Action::Stop => self.bus.handle(Event::Stop, NOW),

@@ -88,14 +88,16 @@ pub enum Action {
     Spawn(WorkerId, Link),
     /// Send this signal to the process group of the worker.
     Signal(WorkerId, Signal),
-    /// Somebody asks what processes use: give `Bus::measured` what those of `Bus::process_ids` do. The answer waits.
+    /// A client asked for the status: measure `Bus::process_ids` and call `Bus::measured`. The answer waits for it.
     Measure,
-    /// Somebody asks for it: read the configuration again, then call `Bus::reloaded`. The answer waits.
+    /// A worker has not answered `initialize` in time: call `slow_start::waited`, which says whether it is its fault.
+    LookAtWait(WorkerId),
+    /// A client asked for it: read the configuration again and call `Bus::reloaded`. The answer waits for it.
     Reload,
-    /// Somebody asks for what `upgrade::wish` says: become another program. If that cannot be, call
+    /// A client asked for what `upgrade::wish` says: become another program. If that cannot be, call
     /// `upgrade::refused`; else save the bus, and the next program calls `upgrade::done` with the restored one.
     Upgrade,
-    /// Somebody asks for it: stop as at a signal, which ends with `Event::Stop`.
+    /// A client asked for it: stop as at a signal, which ends with `Event::Stop`.
     Stop,
     /// The bus has stopped: leave the run loop.
     Exit,

@@ -20,7 +20,8 @@ pub const BUS_NAME_CHARS: usize = 32;
 /// Whether a bus may have this name.
 pub fn is_bus_name(name: &str) -> bool {
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'-' | b'_');
-    (1..=BUS_NAME_CHARS).contains(&name.len()) && name.bytes().all(is_plain)
+    // A name that begins with a dash would be taken for a flag where a command is given one.
+    (1..=BUS_NAME_CHARS).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with('-')
 }
 
 /// Everything that is configured.
@@ -258,6 +259,9 @@ pub struct ClusterConfig {
     /// Whoever reaches the servers may run commands here: they know no accounts, and that is meant.
     #[serde(default)]
     pub insecure: bool,
+    /// Edges may tell this node to take no new sessions.
+    #[serde(default)]
+    pub edges_drain: bool,
     /// Nodes of the own zone come first.
     pub zone: Option<String>,
     /// The pools that others may use. Empty: none.
@@ -282,6 +286,7 @@ impl ClusterConfig {
             nkey: None,
             ca: None,
             insecure: false,
+            edges_drain: false,
             zone: None,
             offer: Vec::new(),
             map: BTreeMap::new(),
@@ -316,6 +321,9 @@ pub struct PoolConfig {
     pub warm: bool,
     /// A process above `instances` that has no session and nothing to do for this long is stopped. `None`: it is kept.
     pub idle: Option<Duration>,
+    /// How long a session is kept whose client has left. `None`: as long as the limits say.
+    #[serde(default)]
+    pub session_keep: Option<Duration>,
     /// How an agent's permission requests are answered.
     pub permission: Permission,
     /// Where its agents keep their sessions: pools with the same name here have one set of sessions. `None`: the name
@@ -349,6 +357,7 @@ impl fmt::Debug for PoolConfig {
             .field("max_sessions", &self.max_sessions)
             .field("warm", &self.warm)
             .field("idle", &self.idle)
+            .field("session_keep", &self.session_keep)
             .field("permission", &self.permission)
             .field("store", &self.store)
             .field("share", &self.share)
@@ -409,6 +418,7 @@ impl PoolConfig {
             max_sessions: 64,
             warm: true,
             idle: Some(PoolConfig::IDLE),
+            session_keep: None,
             permission: Permission::Ask,
             store: None,
             share: true,

@@ -15,6 +15,7 @@ use crate::token::TokenDigest;
 use crate::wire::json::DEPTH_MAX;
 use crate::wire::line_buffer::{LineBuffer, Piece};
 use crate::wire::long_line::LongBuffer;
+use crate::wire::long_scan::LongScan;
 use crate::wire::oracle::{LineGenerator, Oracle};
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
@@ -85,7 +86,7 @@ fn too_long(partial: &PartialScan) -> String {
     format!("too long: {:?} {} {}", partial.id(), partial.is_answer(), partial.is_request())
 }
 
-/// The scanner, the prefix cache, serde_json and the partial scan agree on a line.
+/// The scanner, the prefix cache, the scan of long lines, serde_json and the partial scan agree on a line.
 pub fn scanner(line: &[u8]) {
     let got = Envelope::scan(line);
     let mut cache = PrefixCache::learn_at_once();
@@ -95,6 +96,10 @@ pub fn scanner(line: &[u8]) {
     for part in [line, line, some, most, line] {
         assert_eq!(cache.scan(part).map(Cow::into_owned), Envelope::scan(part));
     }
+    // A long line is scanned while it comes. Its own bytes choose how it is cut.
+    let cuts: Vec<usize> = line.iter().map(|byte| usize::from(*byte % 61)).take(7).collect();
+    assert_eq!(LongScan::scan(line, &cuts), got);
+    assert_eq!(LongScan::scan(line, &[1]), got);
     let expected = Oracle::scan(line);
     match (&got, &expected) {
         (Err(Malformed { fault: Fault::TooDeep, .. }), _) => assert!(depth(line) > DEPTH_MAX),

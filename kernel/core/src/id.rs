@@ -6,17 +6,25 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limit::CALL_INDEX_BITS;
 
 /// The index of a thing in its table, and the generation that tells it from earlier things at the same index.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Key {
     /// The index in the table. It is reused.
     pub index: u32,
     /// Counts all things that the table ever held.
     pub generation: u32,
+}
+
+/// As an array: in a state that is saved there are more keys than anything else, and with their names they would
+/// be most of it.
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.index, self.generation).serialize(to)
+    }
 }
 
 impl fmt::Debug for Key {

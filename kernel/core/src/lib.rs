@@ -43,6 +43,8 @@
 //!   and `node` for which node, if the process is for one.
 //! - Answer [`Action::Measure`] with `measured`, for the processes that `process_ids` names, and [`Action::Reload`]
 //!   with `reloaded`, after `reload` if the new configuration is used.
+//! - Answer [`Action::LookAtWait`] with `slow_start::waited`: how long the process of the worker has waited for a
+//!   processor, or zero.
 //! - If a link that `connect` returned cannot be served, for example because its socket cannot be registered, report
 //!   [`Event::Broken`].
 //! - `received` takes bytes in any chunking. So a shell may split a long read behind a line and write to the link that
@@ -70,9 +72,10 @@
 //!
 //! ```
 //! use std::collections::{HashMap, VecDeque};
+//! use std::time::Duration;
 //!
 //! use kernel_core::config::{Config, PoolConfig, Program};
-//! use kernel_core::{Action, Bus, Event, Exit, Moment, upgrade};
+//! use kernel_core::{Action, Bus, Event, Exit, Moment, slow_start, upgrade};
 //!
 //! fn process(line: &[u8]) -> Vec<u8> {
 //!     let request: serde_json::Value = serde_json::from_slice(line).expect("the bus writes JSON");
@@ -114,6 +117,7 @@
 //!             Action::Resume(_) | Action::Signal(..) => {} // Nothing is slow here.
 //!             Action::Measure => bus.measured([], now),
 //!             Action::Reload => bus.reloaded(Ok(&[]), now),
+//!             Action::LookAtWait(worker) => slow_start::waited(&mut bus, worker, Duration::ZERO, now),
 //!             Action::Upgrade => upgrade::refused(&mut bus, "it cannot", now),
 //!             Action::Stop => events.push_back(Event::Stop),
 //!             Action::Exit => break 'run,
@@ -154,11 +158,16 @@ mod wire;
 
 pub use api::{Action, Companion, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault, Usage};
 pub use bus::Bus;
+/// How a shell answers `Action::LookAtWait`.
+pub mod slow_start {
+    pub use crate::bus::slow_start::waited;
+}
 /// The process of the bus becomes another program.
 pub mod upgrade {
     pub use crate::api::Wish;
     pub use crate::bus::save::{copy_logs, take_left_logs};
-    pub use crate::bus::upgrade::{done, is_quiet, possible, refused, wish};
+    pub use crate::bus::upgrade::{done, has_pipes, is_quiet, possible, refused, wish};
+    pub use crate::saved::unread_version;
     pub use crate::state::log_copy::{LeftLogs, LeftMemory, LogCopy};
 }
 pub use kept_id::{KEPT_ID_DIGITS, kept_id};

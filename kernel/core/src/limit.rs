@@ -9,6 +9,9 @@ pub const RESTART_AT_ONCE_AFTER: Duration = Duration::from_secs(5);
 /// A request waits for the next process of a worker that has found no node only if it comes this soon.
 pub const LONG_REST: Duration = Duration::from_secs(1);
 
+/// A process that waits for a processor has this long to answer `initialize`, unless `init_timeout_sec` is longer.
+pub const SLOW_START: Duration = Duration::from_secs(600);
+
 /// How long the bus waits for the exit of a worker that has closed its stdout. A crash closes stdout a moment before
 /// the exit is known; after this time the worker counts as alive with closed pipes.
 pub const EXIT_AFTER_EOF: Duration = Duration::from_millis(250);
@@ -85,12 +88,11 @@ pub fn line_patience(bytes: usize) -> Duration {
 /// How many steps of work that one event causes are done at once, such as a session that is ended or a call that is
 /// answered. The rest is done in further pieces, between which other peers are served.
 pub const WORK_PIECE: usize = 256;
-/// To so many peers what one line or event is for is written at once, and to the others when nothing else is to be
-/// done.
+/// How many peers get what one line or event is for at once. The others get it when nothing else is to be done.
 pub const WRITES_AT_ONCE: usize = 16;
 /// How many sessions of a worker that leaves are looked at at once. One with fewer looks at all of them each time.
 pub const HAND_OVER_PIECE: usize = 256;
-/// As many steps counts the input of a peer that is read again after a pause.
+/// Steps that are charged for resuming one paused peer.
 pub const RESUME_STEPS: usize = 16;
 
 /// A line that is sent counts as a part of a step, and so does each piece of it of this size.
@@ -99,7 +101,7 @@ pub const SEND_PIECE_BYTES: usize = 4 << 10;
 /// A request to the bus itself counts as this many steps, and one more for each piece of its answer of this size.
 pub const ADMIN_STEPS: usize = 4;
 pub const ADMIN_STEP_BYTES: usize = 512;
-/// The same for `_bus/status`, which is made of more and shorter pieces.
+/// Like `ADMIN_STEP_BYTES`, for `_bus/status`, which is made of more and shorter pieces.
 pub const STATUS_STEP_BYTES: usize = 128;
 /// The longest params of a request to the bus itself, in bytes.
 pub const ADMIN_PARAMS_BYTES: usize = 64 << 10;
@@ -135,7 +137,8 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const BUSY_WARNING_EVERY: Duration = Duration::from_secs(60);
 /// How many session-less notifications of a worker are kept for clients that join later, the last one of each method.
 pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
-/// The longest sticky notification and the longest broadcast that is kept, in bytes.
+/// The longest sticky notification, the longest broadcast, and the longest notification about a whole process that
+/// several clients are told, in bytes: each of them gets it, so it takes this many times their number.
 pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
 /// How many MCP servers of one session are looked at, which its client offers over its own connection.
 pub const MCP_SERVERS: usize = 64;
@@ -197,12 +200,24 @@ pub const ALARMS_KEPT: usize = 4096;
 pub const SESSIONS_PAGE: usize = 500;
 pub const SESSIONS_PAGE_BYTES: usize = 256 << 10;
 
+/// A status shows workers up to about this many bytes, and says how many more there are.
+pub const STATUS_WORKERS_BYTES: usize = 256 << 10;
 /// What processes use is measured at most this often, whoever asks.
 pub const USAGE_EVERY: Duration = Duration::from_secs(1);
 /// How many requests for a status may wait for that. Further ones are answered with what was measured last.
 pub const STATUS_WAITING: usize = 64;
 /// How many requests to read the configuration again may wait for their answer.
 pub const RELOADS_WAITING: usize = 16;
+
+/// What the bus looks for beside the routing fields of a line, such as a title, options or a reason, it looks for in
+/// values up to this long. A value is read again for it at once, while a long line is scanned while it comes.
+pub const NESTED_BYTES: usize = 1 << 20;
+/// The longest answer with a list of sessions, and the longest change of one, in bytes. The bus reads every row and
+/// writes many of them anew, and an agent with more sessions has pages.
+pub const LIST_BYTES: usize = 8 << 20;
+/// The longest params of a request for several sessions by their ids, in bytes: every id is looked up, and may be
+/// written anew.
+pub const BATCH_BYTES: usize = 1 << 20;
 
 /// How many clients may trace the traffic.
 pub const TRACERS: usize = 16;

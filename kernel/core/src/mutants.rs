@@ -39,6 +39,8 @@ pub enum Check {
     AbsentClients,
     /// What a worker says about no session is kept for later clients only if it says it in nobody's turn.
     IdleNotice,
+    /// And only if no two clients share it.
+    SharedNotice,
     /// A client that has half-closed its connection owns its sessions until its calls are answered.
     HalfClosed,
     /// A session that is open in one pool is, through another pool of its store, the same session.
@@ -59,6 +61,8 @@ pub enum Check {
     LoggedSession,
     /// Of a line in a shared buffer, what follows its edits is queued behind it.
     SharedLine,
+    /// The scan of a long line goes on in the middle of a value.
+    LongScan,
     /// A client of another version of the protocol cannot join.
     GuestVersion,
     /// What an owner has missed is given to nobody else once more.
@@ -215,6 +219,14 @@ pub enum Check {
     TracePayloads,
     /// Requests to the bus itself are not traced.
     TraceInternal,
+    /// Who has which session is looked up again in a bus that was restored.
+    RestoredIndex,
+    /// The copy of a log stands behind those that were made before.
+    CopyPlace,
+    /// Half a line of a peer is saved.
+    SavedHalfLine,
+    /// The random stream of tags goes on in a bus that was restored.
+    SavedTags,
 }
 
 impl Check {
@@ -237,6 +249,7 @@ impl Check {
         Check::OnlyClient,
         Check::AbsentClients,
         Check::IdleNotice,
+        Check::SharedNotice,
         Check::HalfClosed,
         Check::Store,
         Check::TakenId,
@@ -247,6 +260,7 @@ impl Check {
         Check::PromptTold,
         Check::LoggedSession,
         Check::SharedLine,
+        Check::LongScan,
         Check::GuestVersion,
         Check::MissedOnce,
         Check::OneTurn,
@@ -325,7 +339,15 @@ impl Check {
         Check::TraceBound,
         Check::TracePayloads,
         Check::TraceInternal,
+        Check::RestoredIndex,
+        Check::CopyPlace,
+        Check::SavedHalfLine,
+        Check::SavedTags,
     ];
+
+    /// Those that count only where a bus is saved and restored.
+    pub const OF_UPGRADES: &[Check] =
+        &[Check::RestoredIndex, Check::CopyPlace, Check::SavedHalfLine, Check::SavedTags];
 }
 
 #[cfg(not(feature = "mutants"))]

@@ -1,15 +1,21 @@
 //! The state of the bus as bytes: what `Bus::save` writes and `Bus::restore` reads.
 //!
 //! The form is MessagePack with the names of all fields, so that another version of the bus skips what it does not
-//! know. What is only a memory of work done, such as buffers and prefixes of lines, is not saved, and what depends on
-//! the random keys of a hash table is made again.
+//! know. What there are thousands of and never changes, such as an id, is an array without names, and what is none is
+//! left out: both are read by every version. What is only a memory of work done, such as buffers and prefixes of lines,
+//! is not saved, and what depends on the random keys of a hash table is made again.
 
-use serde::Serialize;
+use std::ops::RangeInclusive;
+
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+
+use crate::api::Moment;
 
 /// What the bytes begin with: what they are, the version of their form, and how many follow.
 const KIND: &[u8; 16] = b"stdio-bus state\n";
-const VERSION: u32 = 1;
+/// The last of them is written.
+const VERSIONS: RangeInclusive<u32> = 1..=1;
 const HEADER_BYTES: usize = KIND.len() + size_of::<u32>() + size_of::<u64>();
 
 /// What counts for a value of this type beside what it has on the heap. Counts are saved, and another version goes on
@@ -23,7 +29,7 @@ pub(crate) const fn counts_as<T>(bytes: usize) -> usize {
 pub(crate) fn write<T: Serialize>(value: &T, room: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(room + HEADER_BYTES);
     bytes.extend_from_slice(KIND);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&VERSIONS.end().to_le_bytes());
     bytes.extend_from_slice(&[0; size_of::<u64>()]);
     let mut to = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
     value.serialize(&mut to).map_err(|error| format!("the state cannot be written: {error}"))?;
@@ -36,8 +42,8 @@ pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let rest = bytes.strip_prefix(KIND).ok_or("this is not the state of a bus")?;
     let (version, rest) = rest.split_first_chunk().ok_or("the state is cut short")?;
     let version = u32::from_le_bytes(*version);
-    if version != VERSION {
-        return Err(format!("the state is of version {version}, and this bus reads version {VERSION}"));
+    if !VERSIONS.contains(&version) {
+        return Err(unread_version(version, &VERSIONS));
     }
     let (length, rest) = rest.split_first_chunk().ok_or("the state is cut short")?;
     let length = u64::from_le_bytes(*length);
@@ -45,6 +51,21 @@ pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         return Err(format!("the state has {} bytes, and says that it has {length}", rest.len()));
     }
     rmp_serde::from_slice(rest).map_err(|error| format!("the state cannot be read: {error}"))
+}
+
+/// Why what a bus has left is not read by a program that reads these versions, and what leads there all the same.
+pub fn unread_version(version: u32, read: &RangeInclusive<u32>) -> String {
+    let (first, last) = (read.start(), read.end());
+    let read = if first == last { format!("version {last}") } else { format!("versions {first} to {last}") };
+    format!(
+        "the state is of version {version}, and this program reads {read}: \
+         use `stdio-bus drain` for each pool, then stop the bus and start this program"
+    )
+}
+
+/// A time as an array, which is read like one with names.
+pub(crate) fn time<S: Serializer>(time: &Moment, to: S) -> Result<S::Ok, S::Error> {
+    (time.as_secs(), time.subsec_nanos()).serialize(to)
 }
 
 /// Bytes in a ring.

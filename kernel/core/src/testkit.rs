@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use crate::config::{Config, PoolConfig, Program};
 use crate::id::{Link, WorkerId};
-use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage, upgrade};
+use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage, slow_start, upgrade};
 
 /// A bus, and what its actions have done to the world outside.
 pub struct TestShell {
@@ -14,6 +14,8 @@ pub struct TestShell {
     pub now: Moment,
     /// True: processes can be started. False: their program does not exist.
     pub can_spawn: bool,
+    /// How long each process has waited for a processor.
+    pub wait: Moment,
     /// All processes, in the order in which they were started. The pid of the first is 1.
     pub processes: Vec<Process>,
     /// All signals, in the order in which they were sent.
@@ -44,6 +46,7 @@ impl TestShell {
             bus: Bus::new(config, [7; 32], Moment::ZERO),
             now: Moment::ZERO,
             can_spawn: true,
+            wait: Moment::ZERO,
             processes: Vec::new(),
             signals: Vec::new(),
             closed: Vec::new(),
@@ -84,6 +87,7 @@ impl TestShell {
                     let processes = self.bus.process_ids();
                     self.bus.measured(processes.into_iter().map(|pid| (pid, usage)), self.now);
                 }
+                Action::LookAtWait(worker) => slow_start::waited(&mut self.bus, worker, self.wait, self.now),
                 Action::Reload => self.bus.reloaded(Ok(&[]), self.now),
                 Action::Upgrade => upgrade::refused(&mut self.bus, "not here", self.now),
                 Action::Stop => self.bus.handle(Event::Stop, self.now),

@@ -17,7 +17,7 @@ use mio::{Events, Poll};
 
 use kernel_core::config::{Address, Config};
 use kernel_core::id::Link;
-use kernel_core::{Action, Bus, Event, Moment};
+use kernel_core::{Action, Bus, Event, Moment, slow_start};
 
 use crate::config::changes;
 use crate::handshake_cache::HandshakeCache;
@@ -33,6 +33,7 @@ use crate::process::spawn::{Processes, STARTS};
 use crate::process::stderr;
 use crate::process::successor::SUCCESSOR;
 use crate::process::usage::UsageMeter;
+use crate::process::wait::processor_wait;
 use crate::sd_notify::SdNotify;
 use crate::serve_error::ServeError;
 use crate::signals::{SIGNALS, Signals};
@@ -363,6 +364,10 @@ impl Shell {
             Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
             Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
             Action::Measure => self.usage.start(self.io.bus.process_ids()),
+            Action::LookAtWait(worker) => {
+                let wait = self.processes.id_of(worker).map(processor_wait).unwrap_or_default();
+                slow_start::waited(&mut self.io.bus, worker, wait, self.io.now);
+            }
             Action::Reload => {
                 let outcome = self.reload();
                 let outcome = outcome.as_deref().map_err(String::as_str);

@@ -21,6 +21,7 @@ mod handover;
 mod handshake_cache;
 mod io;
 mod log;
+mod log_file;
 mod net;
 mod peer;
 mod process;

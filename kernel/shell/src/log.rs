@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +18,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rpc::text::{rfc3339, steers_terminal};
+
+use crate::log_file::LogFile;
 
 /// With lines cut at `LINE_BYTES`, at most 4 MiB wait for a slow reader of stderr.
 const QUEUED_LINES: usize = 1024;
@@ -36,11 +39,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts the log of this process. `RUST_LOG` selects what is logged; the default is everything from info on.
-pub fn start_logging(format: LogFormat) {
+/// Starts the log of this process. `RUST_LOG` selects what is logged; the default is everything from info on. `own`:
+/// the log file of a bus in the background, which is kept short if stderr goes there.
+pub fn start_logging(format: LogFormat, own: Option<&Path>) {
     let (lines, queue) = Lines::new();
     let dropped = lines.dropped.clone();
-    let writer = move || write_lines(&queue, &dropped, format, Stderr);
+    let file = own.and_then(|path| LogFile::of(path, &io::stderr()));
+    let writer = move || write_lines(&queue, &dropped, format, Stderr { file });
     // The thread takes no signals: one that comes while this process becomes another program must wait for that.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let is_started = thread::Builder::new().name("log".to_owned()).spawn(writer).is_ok();
@@ -155,7 +160,9 @@ fn write_lines(queue: &Receiver<Item>, dropped: &AtomicU64, format: LogFormat, m
 }
 
 /// stderr without the lock of std, which a panic on another thread needs.
-struct Stderr;
+struct Stderr {
+    file: Option<LogFile>,
+}
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -168,7 +175,11 @@ impl Write for Stderr {
                     let _ = poll(&mut room, PollTimeout::NONE);
                 }
                 Err(Errno::EINTR) => {}
-                done => return Ok(done?),
+                done => {
+                    let count = done?;
+                    self.file.iter_mut().for_each(|file| file.wrote(count));
+                    return Ok(count);
+                }
             }
         }
     }

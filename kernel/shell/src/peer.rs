@@ -209,7 +209,9 @@ pub(crate) struct PeerState {
     /// A socket has no output of its own.
     is_socket: bool,
     input: RawFd,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<RawFd>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stderr: Option<StderrState>,
     hung_up: bool,
     disconnected: bool,

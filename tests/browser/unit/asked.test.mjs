@@ -15,6 +15,12 @@ test("a command is shown with its arguments", () => {
   assert.equal(commandOf(call("ls")), "");
 });
 
+test("a command that stands in the content too is shown once", () => {
+  const text = (said) => ({ type: "content", content: { type: "text", text: said } });
+  assert.equal(words(blocksOf(call({ command: "make test" }, { content: [text("make test\n"), text("Runs the tests")] }))), "command  make test\ntext  Runs the tests");
+  assert.equal(words(blocksOf(call({ command: "make" }, { content: [text("make test")] }))), "command  make\ntext  make test");
+});
+
 test("every field of the input is shown", () => {
   const shown = words(blocksOf(call({ command: "git", args: ["push"], dangerouslyDisableSandbox: true, cwd: "/home/other/x", env: { PATH: "/evil" }, timeout: 5 }), "/srv"));
   assert.match(shown, /^command {2}git push$/m);

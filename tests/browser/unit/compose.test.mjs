@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { changesOf, isStale, reviewText } from "../../../web/console/state/changes.js";
-import { commandsFor, fileQuery, filesFor, filesOf, hintFor, historyOf, partsOf, whyNot } from "../../../web/console/state/compose.js";
+import { commandsFor, fileQuery, filesFor, filesOf, hintFor, historyOf, KEPT_MAX, partsOf, readBack, whyNot, writtenDown } from "../../../web/console/state/compose.js";
 import { aboutLine, changedReview, newReview, restoredReviews, rowsOf } from "../../../web/console/state/review.js";
 import { addItem, newSession } from "../../../web/console/state/transcript.js";
 import { arranged, counted, keyOf, marked, othersOf, readMarks } from "../../../web/console/state/triage.js";
@@ -67,6 +67,15 @@ test("an agent is sent what it says it takes, in either version, and not too muc
   assert.equal(whyNot(image, { image: {} }, 1), "");
   for (const capabilities of [undefined, null, {}, { image: false }, { image: null }, { embeddedContext: true }]) assert.match(whyNot(image, capabilities, 1), /takes no pictures/);
   assert.match(whyNot(image, { image: true }, 9e6), /too much/);
+});
+
+test("attachments outlive a reload as far as they fit together, and what was kept is read whatever it is", () => {
+  const one = (name, length) => ({ name, size: length, block: { type: "image", mimeType: "image/png", data: "x".repeat(length) } });
+  const [small, large, last] = [one("small", 10), one("large", KEPT_MAX), one("last", KEPT_MAX / 2)];
+  const written = writtenDown([small, large, last, one("too much", KEPT_MAX / 2)]);
+  assert.ok(written.length <= KEPT_MAX);
+  assert.deepEqual(readBack(written), [small, last]);
+  assert.deepEqual([writtenDown([]), writtenDown([large]), readBack(null), readBack("{"), readBack('[1, null, {"name": "x", "size": 1, "block": 7}, {"block": {"type": "image"}}]')], ["", "", [], [], []]);
 });
 
 test("sessions are pinned, named, put away, grouped and chosen by state, and what needs a person is first", () => {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 import { initial, reduce } from "../../../web/console/state/reduce.js";
 import { Bus } from "../../../web/console/net/bus.js";
+import { waitOf } from "../../../web/console/net/pace.js";
 import { Store } from "../../../web/console/state/store.js";
 import { Sessions } from "../../../web/console/net/sessions.js";
 import { Talk } from "../../../web/console/net/talk.js";
@@ -224,4 +225,66 @@ test("somebody who says nothing is asked, and is not answering after some second
   for (let second = 0; second < 40; second++) pass(1000);
   assert.ok(closed > 0 && asked.length <= 3, `${closed} ${asked.length}`);
   mock.timers.reset();
+});
+
+/** A page whose questions to the bus are answered at once; how many lists it has asked for. */
+function polling(list) {
+  globalThis.sessionStorage ??= { getItem: () => null, setItem: () => undefined };
+  globalThis.document ??= { hidden: false };
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: 1e6 });
+  const bus = new Bus(new Store(() => undefined));
+  bus.lists = 0;
+  bus.peer = {
+    isOpen: true, heardAt: Date.now(), socket: { readyState: 1 }, close: () => undefined, send: () => undefined,
+    ask: (method) => (bus.lists += Number(method === "_bus/sessions"), Object.assign(Promise.resolve(method === "_bus/sessions" ? { sessions: list } : { pools: [] }), { rpc: 1 })),
+  };
+  bus.dispatch({ type: "link", status: "live", me: "me" });
+  /** So much time passes, while what is answered is heard. */
+  bus.pass = async (ms) => {
+    const before = bus.lists;
+    for (let passed = 0; passed < ms; passed += 100) {
+      mock.timers.tick(100);
+      await done();
+    }
+    return bus.lists - before;
+  };
+  return bus;
+}
+
+test("the bus is asked seldom while nothing happens, and soon after something has", async () => {
+  const bus = polling([{ session: "s1", pool: "p", state: "live" }]);
+  await bus.poll();
+  const idle = await bus.pass(60_000);
+  assert.ok(idle >= 5 && idle <= 7, `${idle} in a minute`);
+  bus.heard({ method: "_bus/session", params: { session: "T.x", event: "attached" } });
+  assert.equal(await bus.pass(1300), 1, "a word of the bus");
+  assert.equal(await bus.pass(3000), 0, "once");
+  await bus.ask("session/close", { sessionId: "x" });
+  assert.equal(await bus.pass(1300), 1, "something was done");
+  for (let word = 0; word < 20; word++) {
+    bus.pace.hurry();
+    await bus.pass(100);
+  }
+  assert.ok((await bus.pass(8000)) <= 2, "many words at once are one");
+  bus.dispatch({ type: "route", route: { place: "pools", id: null, part: "" }, at: 1 });
+  bus.pace.hurry();
+  assert.ok((await bus.pass(10_000)) >= 8, "figures are of this moment");
+  bus.peer.isOpen = false;
+  bus.closed(true).catch(() => undefined);
+  assert.equal(await bus.pass(100), 0);
+  mock.timers.reset();
+});
+
+test("what goes on where the page is not told of it is looked after, less when nobody sees the page", () => {
+  const state = (list, more) => ({ ...reduce(initial(), { type: "list", list }), ...more });
+  const view = (more) => ({ session: "s1", pool: "p", state: "live", ...more });
+  const idle = waitOf(state([view()]), false);
+  const running = state([view({ calls: 1 })]);
+  assert.ok(waitOf(running, false) < 3000 && idle === 10_000, `${waitOf(running, false)} ${idle}`);
+  assert.equal(waitOf(reduce(running, { type: "opened", session: "T.a", label: "s1" }), false), idle, "who is in it is told");
+  assert.ok(waitOf(state([view({ questions: 1 })]), false) < 3000);
+  assert.equal(waitOf(state([view({ questions: 1 })], { unshared: { s1: "private" } }), false), idle, "it cannot be asked");
+  assert.equal(waitOf(state([view()]), true), 4 * idle);
+  assert.equal(waitOf(state([view()], { notices: { state: "on" } }), true), idle, "it tells who is away");
+  assert.ok(waitOf(state(Array.from({ length: 5000 }, (_, at) => view({ session: `s${at}`, calls: 1 }))), false) === idle);
 });

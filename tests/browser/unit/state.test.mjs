@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { arrived } from "../../../web/console/state/outbox.js";
 import { initial, reduce } from "../../../web/console/state/reduce.js";
 import { toMarkdown } from "../../../web/console/state/export.js";
-import { MAX_ITEMS, newSession } from "../../../web/console/state/transcript.js";
+import { addItem, MAX_ITEMS, newSession } from "../../../web/console/state/transcript.js";
 import { addUpdates } from "../../../web/console/state/updates.js";
 import { addEvents, filterRows, MAX_ROWS, newWire, turnBars } from "../../../web/console/state/wire.js";
 
@@ -202,6 +202,28 @@ test("an unknown action or session changes nothing", () => {
 test("a transcript is exported", () => {
   const session = addUpdates(newSession("x", { label: "s1", title: "T" }), [at(chunk("do it", "user_message_chunk")), at(chunk("yes")), at({ sessionUpdate: "tool_call", toolCallId: "1", title: "run", kind: "execute" })]);
   assert.equal(toMarkdown(session, (call) => call.title), "# T\n\n## User\n\ndo it\n\nyes\n\n- run\n");
+});
+
+test("an export has what calls ran, changed and put out, and what was answered", () => {
+  const call = (toolCallId, more) => at({ sessionUpdate: "tool_call", toolCallId, title: `call ${toolCallId}`, status: "completed", ...more });
+  let session = addUpdates(newSession("x", { label: "s1", title: "T" }), [
+    call("1", { kind: "edit", content: [{ type: "diff", path: "/a", oldText: "one\ntwo\n", newText: "one\n2\n" }] }),
+    call("2", { kind: "execute", rawInput: { command: "make", args: ["all"] }, content: [{ type: "content", content: { type: "text", text: "```\n\u001b[31mred\u001b[0m\n```" } }] }),
+    call("3", { kind: "execute", rawOutput: "a fence ``` in it" }),
+    call("4", { kind: "execute", title: "two\nlines", _meta: { terminal_output: { data: "x".repeat(50_000) } } }),
+    at({ sessionUpdate: "terminal_update", terminalId: "t", command: "ls", output: { data: btoa("file") } }),
+  ]);
+  for (const one of [{ rpc: 1, state: "answered", choice: "Deny", verdict: "denied", by: "zed", params: { toolCall: { title: "rm" } } }, { rpc: 2, state: "answered", choice: "Submitted", content: { branch: "next" }, params: { message: "Which?" } }, { rpc: 3, state: "open", params: {} }]) session = addItem(session, { kind: "question", question: one });
+  const text = toMarkdown(session, (one) => one.title, { "x 2": { verdict: "allowed", choice: "Allow once", by: "zed" } });
+  for (const part of [
+    "- call 1\n  ```diff\n  modify: /a\n   one\n  -two\n  +2\n  ```",
+    "- call 2 · allowed with “Allow once” by zed\n  ```sh\n  $ make all\n  ```\n  ```\n  red\n  ```",
+    "- call 3\n  ````\n  a fence ``` in it\n  ````",
+    "- two lines\n", "30000 characters are left out",
+    "- ls\n  ```\n  file\n  ```",
+    "**Asked:** rm · denied with “Deny” by zed", "**Asked:** Which? · answered with “Submitted”\n\n```json\n{\n  \"branch\": \"next\"\n}\n```", "**Asked:** a question · not answered yet",
+  ]) assert.ok(text.includes(part), `${part}\n\nis not in\n\n${text.replace(/x{100,}/g, "x…")}`);
+  assert.ok(text.length < 25_000);
 });
 
 const line = (kind, more) => ({ kind, direction: "client->worker", client: "zed", session: "s1", pool: "p", worker: 0, bytes: 10, ...more });

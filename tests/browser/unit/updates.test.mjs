@@ -102,3 +102,15 @@ test("a patch is read file by file", () => {
   assert.deepEqual(files[0].lines.map((line) => line.text), ["one", "--- two"]);
   for (const odd of ["", "@@ -1 +1 @@", "--- \n+++ \n@@ -1,9999999 +1 @@\n+", "diff --git"]) assert.ok(Array.isArray(readPatch(odd)), odd);
 });
+
+test("a whole message that is too long for one item is several, and none of it is said twice when it is told again", () => {
+  const told = (length) => ({ update: { sessionUpdate: "agent_message", messageId: "m", content: [{ type: "text", text: "a line\n".repeat(length) }] }, at: 1, size: 7 * length });
+  let session = addUpdates(newSession("s"), [told(20_000)]);
+  const texts = () => session.items.map((item) => item.text).join("");
+  assert.ok(session.items.length === 3 && session.items.every((item) => item.text.length <= 48_000 && item.text.endsWith("\n")));
+  assert.equal(texts(), "a line\n".repeat(20_000));
+  session = addUpdates(session, [told(30_000)]);
+  assert.equal(texts(), "a line\n".repeat(30_000));
+  session = addUpdates(session, [told(3)]);
+  assert.equal(texts(), "a line\n".repeat(3));
+});

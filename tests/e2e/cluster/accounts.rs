@@ -4,10 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{NatsServer, edge_config, node, node_config, with_session};
-use crate::harness::{BUS, Bus, run, write_token};
+use super::nodes::{EDGE_KEY, NODE_KEY};
+use super::{NatsServer, answer_to, edge_config, node, node_config, with_session};
+use crate::harness::{BUS, Bus, prompt, run, write_token};
 
 /// Files that were made for these tests: an authority and a certificate of it, an operator with two accounts, a user of
 /// the first for a node and an edge, and one of the second.
@@ -39,7 +41,7 @@ fn a_server_with_tls_is_believed_only_with_a_certificate_of_the_authority() {
         let refused = run(nats.folder(), args, "");
         let words = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(69), "{words}");
-        assert!(words.contains("certificate"), "{words}");
+        assert!(words.contains("certificate") && words.contains("cluster.ca"), "{words}");
     }
 }
 
@@ -74,4 +76,81 @@ fn a_creds_file_lets_in_and_another_account_sees_nothing() {
     let refused = worker.env("STDIO_BUS_NODE", "n1").stdin(Stdio::null()).output().expect("it runs");
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(69) && words.contains("node n1 does not answer"), "{words}");
+}
+
+#[test]
+fn credentials_that_are_renewed_count_from_the_next_connection_on() {
+    let settings = fs::read_to_string(file("accounts.conf")).expect("our file");
+    let Some(mut nats) = NatsServer::start_with(&settings) else { return };
+    let creds = |name: &str| fs::read_to_string(file(name)).expect("our file");
+    let ours = nats.folder().join("e1.creds");
+    write_token(&ours, &creds("e1.creds"));
+    // The node is a user of another account, until its file is another one.
+    let path = nats.folder().join("n1.creds");
+    write_token(&path, &creds("e2.creds"));
+    let node = node(node_config(&nats.url(), "n1", json!({ "creds": path })));
+    let url = nats.url();
+    let folder = nats.folder().to_owned();
+    let seen = || -> Value {
+        let args = ["nodes", "--json", "--url", &url, "--creds", ours.to_str().expect("UTF-8")];
+        serde_json::from_slice(&run(&folder, &args, "").stdout).unwrap_or_default()
+    };
+    assert_eq!(seen(), json!([]));
+    write_token(&path, &creds("n1.creds"));
+    nats.restart();
+    node.until("it is there for its own account", || seen()[0]["name"] == "n1");
+}
+
+#[test]
+fn a_node_that_nats_does_not_let_in_says_so_until_its_key_is_good() {
+    let knows = |key: &str| format!("authorization {{ users = [ {{ nkey: {key} }} ] }}");
+    let Some(mut nats) = NatsServer::start_with(&knows(EDGE_KEY[1])) else { return };
+    let path = nats.folder().join("n1.nk");
+    write_token(&path, EDGE_KEY[0]);
+    let node = node(node_config(&nats.url(), "n1", json!({ "nkey": path })));
+    let link = || node.client().status()["link"].clone();
+    let pid = link()["pid"].clone();
+    nats.dies();
+    nats.is_told(&knows(NODE_KEY[1]));
+    nats.comes_back();
+    node.until("it says why it waits", || {
+        let words = link()["last_words"].as_str().unwrap_or_default().to_owned();
+        link()["state"] == "waiting" && words.contains("does not let us in")
+    });
+    // A file that is only half written does not end it.
+    write_token(&path, &NODE_KEY[0][..20]);
+    node.log_has("the credentials that were read before are used");
+    write_token(&path, NODE_KEY[0]);
+    node.until("it is up again", || link()["state"] == "up");
+    assert_eq!(link()["pid"], pid, "it is the same process");
+}
+
+#[test]
+fn a_reload_lets_the_calls_in_flight_end_before_the_link_is_another() {
+    let Some(nats) = NatsServer::start() else { return };
+    let mut file = node_config(&nats.url(), "n1", json!({}));
+    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "20", "--delay-ms", "100"]);
+    let node = node(file.clone());
+    let mut edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let (mut client, session) = with_session(&edge);
+    let link = || node.client().status()["link"].clone();
+    let pid = link()["pid"].clone();
+    client.sends(&prompt(3, &session));
+    client.is_asked("session/update");
+    file["cluster"]["zone"] = json!("eu");
+    node.rewrite(&file);
+    node.client().asks(1, "_bus/reload", json!({}));
+    let words = link()["last_words"].as_str().unwrap_or_default().to_owned();
+    assert!(words.contains("bus.json has changed") && link()["pid"] == pid, "{words}");
+    let answer = answer_to(&mut client, 3);
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    // With the edge its pipe is gone, and what has changed counts.
+    edge.signal(Signal::SIGTERM);
+    edge.signal(Signal::SIGTERM);
+    edge.exit_status();
+    node.until("the next link is up", || link()["pid"] != pid && link()["state"] == "up");
+    let listed = run(node.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    assert_eq!((&listed[0]["name"], &listed[0]["zone"]), (&json!("n1"), &json!("eu")));
+    assert_eq!(link()["last_words"], Value::Null);
 }

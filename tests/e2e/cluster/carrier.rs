@@ -1,6 +1,5 @@
 //! What becomes of a session while NATS is killed, stopped and replaced: nothing.
 
-use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,7 +9,7 @@ use super::{
     NatsServer, answer_to, edge_config, free_port, link_of, node, node_config, signals, with_session,
     worker_of,
 };
-use crate::harness::{Bus, Client, prompt, request};
+use crate::harness::{Bus, Client, prompt, request, time_passes};
 
 /// How much an agent says in a turn here.
 const CHUNKS: usize = 3000;
@@ -90,7 +89,7 @@ fn a_server_that_hangs_for_a_while_loses_nothing() {
     loses_nothing(&mut client, &session, 10, || {
         nats.signal(Signal::SIGSTOP);
         // Longer than the pings of the clients wait.
-        thread::sleep(Duration::from_secs(9));
+        time_passes(Duration::from_secs(9));
         nats.signal(Signal::SIGCONT);
     });
 }
@@ -103,7 +102,8 @@ fn a_link_or_a_worker_that_hangs_for_a_while_loses_nothing() {
     for (id, pid) in [(10, link_of(&node)), (11, worker_of(&edge))] {
         loses_nothing(&mut client, &session, id, || {
             signals(pid, Signal::SIGSTOP);
-            thread::sleep(Duration::from_secs(7));
+            // Longer than the other end waits before it is suspect.
+            time_passes(Duration::from_secs(7));
             signals(pid, Signal::SIGCONT);
         });
     }

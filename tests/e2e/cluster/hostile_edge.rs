@@ -94,6 +94,15 @@ fn an_edge_has_the_offered_pool_and_its_own_sessions_and_nothing_else() {
     let answer = edge.asks(44, "session/new", json!({ "cwd": "/", "mcpServers": [] }));
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     assert_eq!(local.takes_turn(4, &session, "still here").0.trim(), "still here");
+    // It cannot keep others away from the node.
+    let mut drain = Command::new(BUS);
+    drain.args(["nodes", "--url", &nats.url(), "--name", "e9", "--drain", "n1"]);
+    let refused = drain.env("HOME", nats.folder()).output().expect("it runs");
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(77) && words.contains("\"edges_drain\": true"), "{words}");
+    let listed = run(nats.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    assert_eq!(listed[0]["drain"], false, "{listed}");
     // Nor does it get a pipe to the other pool.
     let mut other = Command::new(BUS);
     other.args(["agent", "nats", "--pool", "own", "--url", &nats.url(), "--name", "e9"]);

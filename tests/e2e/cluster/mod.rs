@@ -17,6 +17,7 @@ mod port;
 mod proxy;
 mod raw;
 mod server;
+mod upgrade;
 mod use_it;
 
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, PATIENCE, session_of};
+use crate::harness::{Bus, Client, PATIENCE, looks_again, session_of};
 use port::free_port;
 use server::NatsServer;
 
@@ -132,7 +133,7 @@ fn recovers(client: &mut Client, session: &str, first_id: u32) -> Duration {
             break;
         }
         assert!(start.elapsed() < PATIENCE * 2, "it does not recover: {answer}");
-        std::thread::sleep(Duration::from_millis(50));
+        looks_again();
     }
     start.elapsed()
 }

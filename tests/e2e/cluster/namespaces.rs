@@ -4,7 +4,6 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use super::server::Place;
 use super::{
     NatsServer, answer_to, becomes_linked, edge_config, node_config, plays_all, recovers, with_session,
 };
-use crate::harness::{Bus, LOOK_AGAIN, prompt, run};
+use crate::harness::{Bus, looks_again, prompt, run, skips, time_passes};
 
 /// The address of the server, which its certificate has.
 const HUB: &str = "10.77.19.1";
@@ -36,7 +35,7 @@ impl Cable {
         let (hub, site) = (&*cable.hub, &*cable.site);
         for namespace in [hub, site] {
             if let Err(why) = ip(&["netns", "add", namespace]) {
-                eprintln!("SKIPPED: no network namespaces here (they need root and iproute2): {why}");
+                skips(format_args!("network namespaces, which need root and iproute2: {why}"));
                 return None;
             }
         }
@@ -103,7 +102,8 @@ fn a_cable_that_is_cut_for_a_while_loses_nothing() {
     let (mut client, session) = with_session(&edge);
     loses_nothing(&mut client, &session, 10, || {
         cable.cut(true);
-        thread::sleep(Duration::from_secs(7));
+        // Longer than the other end waits before it is suspect.
+        time_passes(Duration::from_secs(7));
         cable.cut(false);
     });
 }
@@ -126,7 +126,7 @@ fn a_cable_that_stays_cut_is_an_error_within_35_s_and_the_session_goes_on_when_i
     let mut watcher = edge.client();
     while watcher.status()["counters"]["worker_deaths"] == 0 {
         assert!(cut.elapsed() < Duration::from_secs(35), "no error in 35 s\n{}", edge.log.text());
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     let answer = answer_to(&mut client, 10);
     let (data, took) = (&answer["error"]["data"], cut.elapsed());

@@ -1,6 +1,5 @@
 //! Lines between machines: slow ones, ones that hang, and a leaf node that dials out for a whole site.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -8,7 +7,7 @@ use serde_json::json;
 use super::carrier::{loses_nothing, talkative_node};
 use super::proxy::{Line, Proxy};
 use super::{NatsServer, edge_config, free_port, with_session};
-use crate::harness::{Bus, run};
+use crate::harness::{Bus, run, time_passes};
 
 #[test]
 fn a_slow_line_that_hangs_for_a_while_loses_nothing() {
@@ -22,7 +21,7 @@ fn a_slow_line_that_hangs_for_a_while_loses_nothing() {
     loses_nothing(&mut client, &session, 11, || {
         proxy.cut(true);
         // Longer than the other end waits before it is suspect.
-        thread::sleep(Duration::from_secs(8));
+        time_passes(Duration::from_secs(8));
         proxy.cut(false);
     });
 }

@@ -106,7 +106,9 @@ fn a_node_tells_itself_to_drain_with_its_own_key() {
 
 #[test]
 fn a_node_that_drains_keeps_its_sessions_and_gets_no_new_ones() {
-    let Some((nats, first, edge)) = world() else { return };
+    let Some(nats) = NatsServer::start() else { return };
+    let first = node(node_config(&nats.url(), "n1", json!({ "edges_drain": true })));
+    let edge = Bus::start(edge_config(&nats.url(), "e1"));
     let (mut client, session) = with_session(&edge);
     let url = nats.url();
     let told = |args: &[&str]| run(first.folder(), &[&["nodes", "--url", &url], args].concat(), "");
@@ -127,6 +129,47 @@ fn a_node_that_drains_keeps_its_sessions_and_gets_no_new_ones() {
         edge.client().status()["pools"][0]["workers"][0]["drain"] == json!(false)
     });
     assert_eq!(told(&["--drain", "n9"]).status.code(), Some(69));
+}
+
+#[test]
+fn a_node_without_a_name_is_called_after_its_machine_and_its_sessions_are_found_again() {
+    let Some(nats) = NatsServer::start() else { return };
+    let mut file = node_config(&nats.url(), "", json!({}));
+    file.as_object_mut().expect("an object").remove("name");
+    let node = node(file);
+    let mut edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let (mut client, session) = with_session(&edge);
+    client.takes_turn(3, &session, "before");
+    let listed = || -> Value {
+        let printed = run(node.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
+        serde_json::from_slice(&printed.stdout).expect("JSON")
+    };
+    let name = listed()[0]["name"].as_str().expect("a name").to_owned();
+    assert!(session.contains(&format!(".{name}~")), "{session}: {name}");
+    // Another life of the edge knows the session by its id alone.
+    edge.signal(Signal::SIGTERM);
+    edge.signal(Signal::SIGTERM);
+    edge.exit_status();
+    node.until("the pipe of the edge is gone", || listed()[0]["pipes"] == 0);
+    let edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let mut client = edge.client();
+    client.asks(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
+    let load = json!({ "sessionId": session, "cwd": "/", "mcpServers": [] });
+    client.sends(&request(2, "session/load", load));
+    let loaded = answer_to(&mut client, 2);
+    assert!(loaded["result"].is_object(), "{loaded}");
+    assert_eq!(client.takes_turn(3, &session, "after").0.trim(), "after");
+}
+
+#[test]
+fn a_request_of_another_version_is_answered_at_once_with_both() {
+    let Some((nats, _node, _edge)) = world() else { return };
+    let mut raw = RawNats::connect(&nats);
+    let request = json!({ "do": "open", "version": "9.1", "pool": { "id": "echo" } });
+    let answer: Value =
+        serde_json::from_slice(&raw.asks("bus.v1.open.n1", request.to_string().as_bytes())).expect("JSON");
+    let why = answer["refused"].as_str().unwrap_or_default();
+    assert!(why.contains("9.1") && why.contains(env!("CARGO_PKG_VERSION")), "{answer}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::harness::{looks_again, time_passes};
+
 /// What is read at once, and how many such pieces may be on their way.
 const PIECE_BYTES: usize = 16 << 10;
 const PIECES: usize = 256;
@@ -71,9 +73,9 @@ fn write(mut to: TcpStream, pieces: &Receiver<(Instant, Vec<u8>)>, line: Line, i
     for (due, piece) in pieces {
         let takes = Duration::from_secs_f64(piece.len() as f64 / f64::from(line.bytes_per_sec));
         free_at = free_at.max(Instant::now()) + takes;
-        thread::sleep(due.max(free_at).saturating_duration_since(Instant::now()));
+        time_passes(due.max(free_at).saturating_duration_since(Instant::now()));
         while is_cut.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(20));
+            looks_again();
         }
         if to.write_all(&piece).is_err() {
             break;

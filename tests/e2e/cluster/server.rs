@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +10,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::free_port;
-use crate::harness::PATIENCE;
+use crate::harness::{PATIENCE, looks_again, skips};
 
 /// The program, which tests/cluster/run installs.
 const PROGRAM: &str = "BUS_NATS_SERVER";
@@ -53,7 +52,7 @@ impl NatsServer {
 
     pub(super) fn start_at(settings: &str, place: Place) -> Option<NatsServer> {
         let Some(program) = std::env::var_os(PROGRAM) else {
-            eprintln!("SKIPPED: no nats-server; tests/cluster/run installs one and plays these tests");
+            skips("nats-server; tests/cluster/run installs one and plays these tests");
             return None;
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");
@@ -80,7 +79,7 @@ impl NatsServer {
         while !file.exists() {
             let has_ended = self.child.try_wait().expect("it is our child").is_some();
             assert!(!has_ended && Instant::now() < deadline, "nats-server does not start: {}", self.log());
-            thread::sleep(crate::harness::LOOK_AGAIN);
+            looks_again();
         }
     }
 
@@ -89,7 +88,7 @@ impl NatsServer {
         let deadline = Instant::now() + PATIENCE * 2;
         while self.child.try_wait().expect("it is our child").is_none() {
             assert!(Instant::now() < deadline, "nats-server does not end: {}", self.log());
-            thread::sleep(crate::harness::LOOK_AGAIN);
+            looks_again();
         }
     }
 
@@ -110,6 +109,11 @@ impl NatsServer {
     pub(super) fn dies(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Is told something else from its next life on.
+    pub(super) fn is_told(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
     }
 
     pub(super) fn comes_back(&mut self) {

@@ -24,7 +24,7 @@ use super::connection::Connection;
 use super::log::Log;
 use super::procs::{MARK, cpu_ticks, expect_none, is_gone, marked};
 use super::puppet::Puppet;
-use super::waiting::{LOOK_AGAIN, PATIENCE};
+use super::waiting::{PATIENCE, looks_again, time_passes};
 
 pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
 
@@ -204,7 +204,7 @@ impl Bus {
                 return status;
             }
             assert!(Instant::now() < deadline, "the bus does not exit\n{}", self.log.text());
-            thread::sleep(LOOK_AGAIN);
+            looks_again();
         }
     }
 
@@ -226,7 +226,7 @@ impl Bus {
         let deadline = Instant::now() + PATIENCE;
         while !is_so() {
             assert!(Instant::now() < deadline, "waited {PATIENCE:?} until {what}\n{}", self.log.text());
-            thread::sleep(LOOK_AGAIN);
+            looks_again();
         }
     }
 
@@ -234,7 +234,7 @@ impl Bus {
     pub(crate) fn becomes_idle(&self) {
         self.until("the bus is idle", || {
             let before = cpu_ticks(self.pid());
-            thread::sleep(Duration::from_millis(200));
+            time_passes(Duration::from_millis(200));
             // Twenty ticks have passed.
             cpu_ticks(self.pid()) - before < 4
         });
@@ -411,7 +411,7 @@ pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
         if Instant::now() >= deadline {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
     waiting.join().expect("it was waited for")
 }

@@ -17,6 +17,9 @@ mod waiting;
 mod web;
 mod web_http;
 
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -33,9 +36,24 @@ pub(crate) use procs::{
 pub(crate) use program::{Program, ProgramPlan};
 pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
-pub(crate) use waiting::{LOOK_AGAIN, PATIENCE};
+pub(crate) use waiting::{PATIENCE, looks_again, time_passes};
 pub(crate) use web::{Web, WebSocket};
 pub(crate) use web_http::{Events, HttpClient};
+
+/// The machine lacks what a test needs, so that the test is skipped. Where CI=true it fails instead.
+pub(crate) fn skips(what: impl Display) {
+    assert_ne!(
+        std::env::var("CI").as_deref(),
+        Ok("true"),
+        "nothing is skipped where CI=true, and here is missing: {what}"
+    );
+    eprintln!("SKIPPED: {what}");
+    // The gate names it at its end: what a test that passes says is not shown.
+    if let Some(notes) = std::env::var_os("BUS_GATE_NOTES") {
+        let file = OpenOptions::new().append(true).open(Path::new(&notes).join("skipped"));
+        writeln!(file.expect("the gate has made it"), "{what}").expect("the gate's notes take a line");
+    }
+}
 
 /// A bus with one puppet and one client: what most tests begin with.
 pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {

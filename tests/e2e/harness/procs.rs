@@ -3,11 +3,10 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::thread;
 use std::time::Instant;
 
 use super::log::Log;
-use super::waiting::{LOOK_AGAIN, PATIENCE};
+use super::waiting::{PATIENCE, looks_again};
 
 /// Every process that a test starts carries this in its environment, with the folder of the test. It is the mark of a
 /// family of processes, which the bus hands on also to those that get nothing else of its environment.
@@ -92,7 +91,7 @@ pub(super) fn expect_none(find: impl Fn() -> Vec<u32>, log: &Log) {
             let lines: Vec<_> = left.iter().map(|pid| format!("{pid}: {}", command_line(*pid))).collect();
             panic!("left behind after {PATIENCE:?}: {lines:#?}\n--- log of the bus\n{}", log.text());
         }
-        thread::sleep(LOOK_AGAIN);
+        looks_again();
     }
 }
 

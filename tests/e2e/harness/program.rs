@@ -29,7 +29,7 @@ use super::connection::Connection;
 use super::log::Log;
 use super::procs::{MARK, command_line, expect_none, marked};
 use super::puppet::Puppet;
-use super::waiting::{LOOK_AGAIN, PATIENCE};
+use super::waiting::{LOOK_AGAIN, PATIENCE, looks_again};
 
 const ROWS: u16 = 20;
 const COLUMNS: u16 = 60;
@@ -288,7 +288,7 @@ impl Program {
                 return status.code().unwrap_or(-1);
             }
             assert!(Instant::now() < deadline, "it does not end\n{}", self.log.text());
-            thread::sleep(LOOK_AGAIN);
+            looks_again();
         }
     }
 

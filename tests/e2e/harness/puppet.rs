@@ -1,15 +1,14 @@
 //! The test's end of a puppet, which is a worker process that does what the test tells it.
 
 use std::fmt::Display;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rpc::LineReader;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, short};
 use super::messages::{request, result, update_of};
-use super::waiting::PATIENCE;
+use super::waiting::{PATIENCE, looks_again};
 
 pub(crate) struct Puppet {
     connection: Connection,
@@ -290,6 +289,6 @@ pub(crate) fn first_asked(puppets: &mut [Puppet]) -> &mut Puppet {
         if Instant::now() >= deadline {
             puppets[0].connection.fail("and the other puppets waited for a line");
         }
-        thread::sleep(Duration::from_millis(1));
+        looks_again();
     }
 }

@@ -33,7 +33,7 @@ impl Strace {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(fault) => {
-                eprintln!("skipped: strace cannot be started: {fault}");
+                super::skips(format_args!("strace, which cannot be started: {fault}"));
                 return None;
             }
         };
@@ -43,8 +43,8 @@ impl Strace {
         if first.contains("attached") {
             return Some(strace);
         }
-        eprintln!("skipped: strace cannot watch the bus: {first}");
         strace.stop();
+        super::skips(format_args!("strace, which cannot watch the bus: {first}"));
         None
     }
 

@@ -123,6 +123,49 @@ fn prompts_that_failed_before_go_with_the_one_that_is_refused() {
 }
 
 #[test]
+fn prompts_without_a_good_key_are_not_joined_to_the_next_one() {
+    let mut setup = Setup::with(json!({ "OPENAI_MAX_RETRIES": "0" }), &[]);
+    let session = setup.session();
+    let mut fails = |text: &str, status| {
+        let id = setup.prompts(&session, text);
+        setup.server.is_asked().refuses(status, "", "");
+        setup.until_response(id);
+    };
+    // A server that was busy may still answer the first one.
+    fails("kept", 503);
+    for status in [401, 402, 403, 401] {
+        fails("go", status);
+    }
+    setup.prompts(&session, "hello");
+    assert_eq!(setup.server.says("yes"), [user("kept\n\nhello")]);
+}
+
+#[test]
+fn a_redirect_names_where_it_leads_and_is_not_followed() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let url = format!("{}/chat/completions", setup.server.url);
+    for (location, sentence) in [
+        (
+            "https://new.example/api/chat/completions?k=1",
+            "https://new.example/api/chat/completions: set OPENAI_BASE_URL to https://new.example/api.",
+        ),
+        (
+            "https://new.example/login",
+            "https://new.example/login: set OPENAI_BASE_URL to the address of the API.",
+        ),
+    ] {
+        let id = setup.prompts(&session, "go");
+        setup.server.is_asked().refuses(307, &format!("location: {location}\r\n"), "");
+        let said = setup.until_response(id).said();
+        assert_eq!(said, format!("HTTP error (307) from {url}.\nIt redirects to {sentence}"));
+        setup.server.is_not_asked_again();
+    }
+    setup.prompts(&session, "hello");
+    assert_eq!(setup.server.says("yes"), [user("hello")]);
+}
+
+#[test]
 fn a_large_prompt_on_which_the_server_hangs_up_is_taken_back() {
     let mut setup = Setup::with(json!({ "OPENAI_MAX_RETRIES": "0" }), &[]);
     let session = setup.session();

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::KEY;
 use super::server::{Exchange, Server};
-use crate::harness::{BUS, PATIENCE, request};
+use crate::harness::{BUS, PATIENCE, looks_again, request};
 
 struct Running {
     child: Child,
@@ -118,7 +118,7 @@ fn a_client_that_does_not_read_does_not_delay_the_exit() {
     let deadline = Instant::now() + PATIENCE;
     while agent.child.try_wait().expect("it is our child").is_none() {
         assert!(Instant::now() < deadline, "it stays");
-        std::thread::sleep(Duration::from_millis(5));
+        looks_again();
     }
     flood.join().unwrap();
 }

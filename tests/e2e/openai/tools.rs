@@ -127,6 +127,20 @@ fn a_file_is_changed_when_the_user_allows_it() {
 }
 
 #[test]
+fn the_question_about_a_command_has_it_in_its_content() {
+    let mut setup = Setup::new();
+    let session = setup.session_with_capabilities(all_capabilities());
+    let id = setup.prompts(&session, "test it");
+    setup.model_calls(&[call("c1", "run_command", &json!({ "command": "make test" }))]);
+    let (_, question) = setup.until_asked("session/request_permission");
+    let content = json!([{ "type": "content", "content": { "type": "text", "text": "make test" } }]);
+    assert_eq!(question["params"]["toolCall"]["content"], content, "{question}");
+    setup.client.answers(&question, choice("reject_once"));
+    assert_eq!(setup.tool_result(), "Error: the user does not allow it");
+    setup.until_response(id);
+}
+
+#[test]
 fn a_command_runs_in_the_clients_terminal() {
     let mut setup = Setup::new();
     let session = setup.session_with_capabilities(all_capabilities());

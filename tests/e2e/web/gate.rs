@@ -38,6 +38,38 @@ fn every_path_is_behind_one_gate() {
 }
 
 #[test]
+fn a_link_on_a_page_of_another_site_opens_the_console_and_nothing_else() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let bearer = format!("Authorization: Bearer {}", web.token("admin"));
+    let followed = |method: &str, path: &str, site: &str| {
+        let site = format!("Sec-Fetch-Site: {site}");
+        let headers = [&site, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", &bearer];
+        web.http(method, path, &headers, "").status
+    };
+    for site in ["cross-site", "same-site"] {
+        for path in ["/", "/index.html", "/main.js"] {
+            assert_eq!(followed("GET", path, site), 200, "{site} {path}");
+        }
+        for path in ["/acp", "/login", "/push", "/metrics", "/usage", "/history", "/healthz", "/nothing"] {
+            assert_eq!(followed("GET", path, site), 403, "{site} {path}");
+        }
+        for path in ["/", "/acp", "/login"] {
+            assert_eq!(followed("POST", path, site), 403, "{site} {path}");
+        }
+    }
+    let framed = ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"];
+    assert_eq!(web.http("GET", "/", &framed, "").status, 403);
+    let headers = [
+        ("Authorization", &bearer["Authorization: ".len()..]),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "navigate"),
+        ("Sec-Fetch-Dest", "document"),
+    ];
+    assert_eq!(web.try_socket("/acp", &headers).err(), Some(403), "no WebSocket comes of a link");
+}
+
+#[test]
 fn everything_but_the_pages_and_the_probes_needs_a_token() {
     let bus = bus_with_door();
     let web = Web::of(&bus);

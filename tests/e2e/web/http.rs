@@ -154,9 +154,20 @@ fn scopes_hold_over_http_too() {
     let bus = bus_with_door();
     let web = Web::of(&bus);
     let client = HttpClient::new(&web, &web.token("observe"));
-    let refused = client.posts(&request(2, "session/new", json!({})), None);
-    let body: Value = serde_json::from_str(&refused.body).expect("JSON");
-    assert_eq!((refused.status, &body["error"]["code"], &body["id"]), (403, &json!(-32_061), &json!(2)));
+    let mut connection = client.stream(None);
+    let mut events = client.stream(Some("s"));
+    // An answer comes where answers come: an SDK takes 403 for the end of the connection.
+    assert_eq!(client.posts(&request(2, "session/new", json!({})), None).status, 202);
+    let prompt = json!({ "sessionId": "s", "prompt": [] });
+    assert_eq!(client.posts(&request("\"p\"", "session/prompt", prompt), Some("s")).status, 202);
+    for (stream, id) in [(&mut connection, json!(2)), (&mut events, json!("p"))] {
+        let refused = stream.receives().expect("an answer");
+        let reason = &refused["error"]["data"]["reason"];
+        assert_eq!(
+            (&refused["error"]["code"], &refused["id"], reason),
+            (&json!(-32_061), &id, &json!("read_only"))
+        );
+    }
     let cancel = notification("session/cancel", json!({ "sessionId": "s" }));
     for silent in [cancel, notification("_bus/reload", json!({})), result(1, json!({}))] {
         let refused = client.posts(&silent, None);
@@ -167,7 +178,6 @@ fn scopes_hold_over_http_too() {
         );
     }
     assert_eq!(client.posts(&notification("$/ping", json!({})), None).status, 202);
-    let mut connection = client.stream(None);
     assert_eq!(client.posts(&request(3, "_bus/status", json!({})), None).status, 202);
     assert_eq!(connection.receives().expect("an answer")["result"]["bus"], "stdio-bus");
 }

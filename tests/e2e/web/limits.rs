@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::{bus_with_door, echo_with};
-use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib};
+use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib, skips};
 
 /// Connections that one token may have.
 const PER_TOKEN: usize = 1024;
@@ -36,6 +36,22 @@ fn whoever_says_nothing_or_drips_is_closed() {
 }
 
 #[test]
+fn a_crowd_that_shows_no_token_keeps_nobody_out() {
+    let config = echo_with(json!({ "listen": "http://127.0.0.1:0" }));
+    // So many files are enough for some forty connections, of which twenty may be those of strangers.
+    let bus = Bus::plan(config).after("ulimit -n 150").start();
+    let web = Web::of(&bus);
+    let mut known = web.socket(&web.token("observe"));
+    let mut crowd: Vec<_> = (0..60).map(|_| web.connect()).collect();
+    assert_eq!(web.http("GET", "/healthz", &[], "").status, 200);
+    // The oldest has given way before it was silent for too long.
+    let began = std::time::Instant::now();
+    assert!(matches!(crowd[0].read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert!(began.elapsed().as_secs() < 8, "it was only silent for too long");
+    assert!(known.asks(1, "_bus/status", json!({})).get("result").is_some());
+}
+
+#[test]
 fn heads_and_bodies_have_a_limit() {
     let bus = bus_with_door();
     let web = Web::of(&bus);
@@ -56,7 +72,7 @@ fn heads_and_bodies_have_a_limit() {
 fn a_token_has_a_bounded_number_of_connections() {
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if hard < 4 * PER_TOKEN as u64 || setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard).is_err() {
-        println!("skipped: this needs more open files");
+        skips("a higher limit of open files");
         return;
     }
     let bus = bus_with_door();
@@ -114,7 +130,7 @@ fn another_user_is_turned_away() {
     ]);
     let ran = command.current_dir("/").env_clear().output();
     if !nix::unistd::geteuid().is_root() || ran.is_err() {
-        println!("skipped: this needs root and setpriv");
+        skips("root and setpriv");
         return;
     }
     bus.log_has("was turned away: it belongs to another user");

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::bus_with_door;
-use crate::harness::{BUS, PATIENCE, Web, run};
+use crate::harness::{BUS, PATIENCE, Web, run, skips};
 
 const WANTED: [&str; 3] = [
     "stdio_bus_up_seconds ",
@@ -64,7 +64,7 @@ fn a_command_prints_them_as_promtool_wants_them() {
         .stderr(Stdio::piped())
         .spawn()
     else {
-        println!("skipped: there is no promtool");
+        skips("promtool");
         return;
     };
     promtool.stdin.take().expect("it is piped").write_all(&printed.stdout).expect("it reads");

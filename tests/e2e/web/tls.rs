@@ -87,6 +87,28 @@ fn the_console_and_websockets_are_there_over_tls_and_plain_http_is_not() {
 }
 
 #[test]
+fn browsers_are_told_to_keep_to_tls_by_a_name_that_is_not_shared() {
+    let bus = Bus::start(echo_with(json!({
+        "listen": "https://127.0.0.1:0",
+        "hosts": ["bus.example"],
+        "tls": { "cert": certificate("cert.pem"), "key": certificate("key.pem") },
+    })));
+    let url = bus.web_door();
+    let host = url.strip_prefix("https://").expect("https");
+    let told = |name: &str| {
+        let mut tls = connect(host, "http/1.1");
+        let request = format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+        tls.write_all(request.as_bytes()).expect("TLS");
+        let mut answer = String::new();
+        let _ = tls.read_to_string(&mut answer);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.to_lowercase().contains("\r\nstrict-transport-security: max-age=2592000\r\n")
+    };
+    assert!(told("bus.example"));
+    assert!(!told(host));
+}
+
+#[test]
 fn a_link_is_made_for_a_name_that_is_not_known_here() {
     let bus = Bus::start(echo_with(json!({
         "listen": "https://0.0.0.0:0",

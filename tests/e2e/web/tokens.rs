@@ -23,6 +23,61 @@ fn a_code_lets_in_once() {
 }
 
 #[test]
+fn wrong_codes_have_a_bound_and_keep_no_good_one_out() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let link = String::from_utf8(web.command(&["url"]).stdout).expect("text");
+    let code = link.trim().split_once("/#c=").expect("a link").1;
+    for _ in 0..10 {
+        assert_eq!(web.login("wrong").status, 401);
+    }
+    let refused = web.login("wrong");
+    assert_eq!(refused.status, 429);
+    let wait = refused.header("retry-after").and_then(|wait| wait.parse().ok());
+    assert!(wait.is_some_and(|wait: u32| (1..=61).contains(&wait)), "{refused:?}");
+    assert_eq!(web.login(code).status, 200);
+    assert_eq!(web.login(code).status, 429);
+    assert_eq!(bus.log.text().matches("wrong code").count(), 1, "the others are told after a minute");
+}
+
+#[test]
+fn a_link_that_was_not_used_is_listed_and_revoked() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let link = String::from_utf8(web.command(&["url", "--scope", "approve"]).stdout).expect("text");
+    let code = link.trim().split_once("/#c=").expect("a link").1;
+    let listed = || -> Vec<Value> {
+        let printed = web.command(&["links", "--json"]).stdout;
+        assert!(!String::from_utf8_lossy(&printed).contains(code), "no code is shown");
+        serde_json::from_slice(&printed).expect("JSON")
+    };
+    let before = listed();
+    let ours = before.iter().find(|link| link["scope"] == "approve").expect("it is listed");
+    let id = ours["id"].as_str().expect("an id");
+    let table = String::from_utf8(web.command(&["links"]).stdout).expect("text");
+    assert!(table.starts_with("ID") && table.contains(id) && !table.contains(code), "{table}");
+    assert!(web.command(&["revoke", id]).status.success());
+    assert_eq!(listed().len(), before.len() - 1);
+    assert_eq!(web.login(code).status, 401);
+    assert!(!web.command(&["revoke", id]).status.success());
+}
+
+#[test]
+fn whoever_signs_out_ends_their_token_and_its_connections() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let (kept, token) = (web.token("observe"), web.token("observe"));
+    let (mut stays, mut ends) = (web.socket(&kept), web.socket(&token));
+    let bearer = format!("Authorization: Bearer {token}");
+    let signs_out = || web.http("DELETE", "/login", &[&bearer], "").status;
+    assert_eq!(web.http("DELETE", "/login", &[], "").status, 401);
+    assert_eq!(signs_out(), 204);
+    assert_eq!(u16::from(ends.ends().expect("a close frame").code), 1008);
+    assert_eq!(signs_out(), 401);
+    assert!(stays.asks(1, "_bus/status", json!({})).get("result").is_some());
+}
+
+#[test]
 fn what_a_token_may_do_is_its_scope() {
     let bus = bus_with_door();
     let web = Web::of(&bus);

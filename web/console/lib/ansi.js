@@ -20,6 +20,9 @@ export function settle(text) {
   return text.replace(/\r+\n/g, "\n").split("\n").map((line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1)).join("\n");
 }
 
+/** The same as text alone. @param {string} raw */
+export const settledText = (raw) => settle(raw).replace(ESCAPE, "").replace(CONTROL, "");
+
 /**
  * Text and spans of a terminal's output.
  * @param {string} raw

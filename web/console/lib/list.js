@@ -2,7 +2,8 @@
 //
 // `data` is {items, row, keyOf, estimate, fixed, follow, label, selected}. With `fixed` every row has that height; else
 // rows are measured, and what the reader looks at stays where it is while heights above it change. With `follow` the
-// list stays at its end as long as the reader has it there.
+// list stays at its end as long as the reader has it there. `estimate` is about how high a row is, or makes that of an item: rows that
+// are far higher than was thought are drawn although nobody sees them.
 
 import { h, render } from "./dom.js";
 
@@ -22,6 +23,9 @@ export class List extends HTMLElement {
     this.anchor = /** @type {{key: any, offset: number} | null} */ (null);
     this.observer = new ResizeObserver((entries) => this.measure(entries));
     this.frame = 0;
+    /** Where it was scrolled to when it was drawn last, and whether it was in sight then. */
+    this.drawnAt = 0;
+    this.wasSeen = false;
   }
 
   connectedCallback() {
@@ -39,6 +43,7 @@ export class List extends HTMLElement {
       this.view.addEventListener("scroll", () => this.onScroll(), { passive: true });
     }
     this.observer.observe(/** @type {Element} */ (this.view));
+    this.wasSeen = false;
     this.update();
   }
 
@@ -68,8 +73,9 @@ export class List extends HTMLElement {
       this.sums = [];
       if (this.known.size > 4 * items.length + 1000) this.known.clear();
     }
+    const guess = typeof estimate === "function" ? estimate : () => estimate;
     for (let at = this.heights.length; at < items.length; at++) {
-      this.heights[at] = this.known.get(keyOf(items[at])) ?? estimate;
+      this.heights[at] = this.known.get(keyOf(items[at])) ?? guess(items[at]);
       this.sums[Math.floor(at / BLOCK)] = (this.sums[Math.floor(at / BLOCK)] ?? 0) + this.heights[at];
     }
     this.heights.length = items.length;
@@ -122,13 +128,19 @@ export class List extends HTMLElement {
   }
 
   onScroll() {
+    this.noteScroll();
+    if (!this.frame) this.frame = requestAnimationFrame(() => ((this.frame = 0), this.update()));
+  }
+
+  /** Remembers what the reader looks at. */
+  noteScroll() {
     const view = /** @type {HTMLElement} */ (this.view);
+    this.drawnAt = view.scrollTop;
     this.atEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 24;
     const at = this.rowAt(view.scrollTop);
     const item = this.shown.items[at];
     this.anchor = item === undefined ? null : { key: this.shown.keyOf(item), offset: view.scrollTop - this.top(at) };
     this.anchorAt = at;
-    if (!this.frame) this.frame = requestAnimationFrame(() => ((this.frame = 0), this.update()));
   }
 
   /** Renders what is in sight. */
@@ -137,6 +149,9 @@ export class List extends HTMLElement {
     if (!view || !inner || !shown) return;
     const { items, row, keyOf, fixed, follow } = shown;
     const height = view.clientHeight;
+    // It may have been scrolled since, and the event only comes later: with news in each frame it would never be heeded.
+    if (this.wasSeen && height > 0 && view.scrollTop !== this.drawnAt) this.noteScroll();
+    this.wasSeen = height > 0;
     const total = this.top(items.length);
     let y = view.scrollTop;
     if (follow && this.atEnd) y = Math.max(0, total - height);
@@ -154,6 +169,7 @@ export class List extends HTMLElement {
     inner.setAttribute("aria-label", shown.label ?? "");
     render(inner, rows);
     if (Math.abs(view.scrollTop - y) >= 1) view.scrollTop = y;
+    this.drawnAt = view.scrollTop;
     this.showJump(items.length);
   }
 
@@ -191,6 +207,7 @@ export class List extends HTMLElement {
 
   toEnd() {
     this.atEnd = true;
+    this.drawnAt = this.view?.scrollTop ?? 0;
     this.update();
     this.view?.scrollTo({ top: this.view.scrollHeight });
   }
@@ -202,6 +219,7 @@ export class List extends HTMLElement {
     this.atEnd = false;
     this.anchorAt = at;
     this.anchor = { key: this.shown.keyOf(this.shown.items[at]), offset: -8 };
+    this.drawnAt = view.scrollTop;
     this.update();
   }
 }

@@ -1,6 +1,7 @@
 // Markdown to nodes. What an agent writes is text: no HTML, no images that load, links only to http and https.
 
 import { h } from "./dom.js";
+import { highlight } from "./highlight.js";
 
 /** @typedef {import("./dom.js").Child} Child */
 /** @typedef {import("./dom.js").VNode} VNode */
@@ -10,8 +11,9 @@ const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 /** Quotes and lists inside each other, so deep. */
 const DEPTH = 6;
+/** What a mark may span is bounded, so that one without its other half costs no more than that. */
 const INLINE =
-  /(`+)([\s\S]*?[^`])\1(?!`)|!?\[([^\]\n]*)\]\(\s*<?([^\s)>]*)>?(?:\s+"[^"]*")?\s*\)|\*\*(?=\S)([\s\S]*?\S)\*\*|__(?=\S)([\s\S]*?\S)__(?!\w)|~~(?=\S)([\s\S]*?\S)~~|\*(?=[^\s*])([\s\S]*?[^\s*])\*(?!\*)|(?<!\w)_(?=[^\s_])([\s\S]*?[^\s_])_(?!\w)|(https?:\/\/[^\s<>"'`)\]]*[^\s<>"'`)\].,;:!?])|\\([!-/:-@[-`{-~])/g;
+  /(`+)([\s\S]{0,1000}?[^`])\1(?!`)|!?\[([^\]\n]{0,300})\]\(\s{0,9}<?([^\s)>]{0,2000})>?(?:\s{1,9}"[^"]{0,300}")?\s{0,9}\)|\*\*(?=\S)([\s\S]{0,1000}?\S)\*\*|__(?=\S)([\s\S]{0,1000}?\S)__(?!\w)|~~(?=\S)([\s\S]{0,1000}?\S)~~|\*(?=[^\s*])([\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<!\w)_(?=[^\s_])([\s\S]{0,1000}?[^\s_])_(?!\w)|(https?:\/\/[^\s<>"'`)\]]*[^\s<>"'`)\].,;:!?])|\\([!-/:-@[-`{-~])/g;
 
 /**
  * The blocks of a text. A block whose text is as it was is not looked at again, so a text that grows costs its last block.
@@ -65,7 +67,8 @@ function blockNode(block, depth) {
   const fence = FENCE.exec(list[0]);
   if (fence) {
     const isClosed = list.length > 1 && FENCE.exec(list.at(-1) ?? "")?.[1].startsWith(fence[1]);
-    return h("pre", { class: "code", tabindex: "0" }, h("code", null, list.slice(1, isClosed ? -1 : undefined).join("\n")));
+    const text = list.slice(1, isClosed ? -1 : undefined).join("\n");
+    return h("div", { class: "code-block" }, h("pre", { class: "code", tabindex: "0" }, h("code", null, highlight(text, fence[2]))), h("button", { class: "button small copy-code", type: "button", "aria-label": "copy this code", onclick: copyCode }, "copy"));
   }
   const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(list[0]);
   // The page has headings of its own, so those of an agent come below.
@@ -77,6 +80,21 @@ function blockNode(block, depth) {
   if (ITEM.test(list[0])) return listNode(list, depth);
   if (list.length > 1 && list[0].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(list[1])) return table(list);
   return h("p", null, inline(block));
+}
+
+/** Copies the block that the button belongs to. Where a page may not, the block is selected. @param {{currentTarget: EventTarget | null}} event */
+async function copyCode({ currentTarget }) {
+  const button = /** @type {HTMLElement} */ (currentTarget);
+  const code = /** @type {HTMLElement} */ (button.previousElementSibling);
+  const word = /** @type {Text} */ (button.firstChild);
+  try {
+    await navigator.clipboard.writeText(code.textContent ?? "");
+    word.data = "copied";
+  } catch {
+    getSelection()?.selectAllChildren(code);
+    word.data = "selected";
+  }
+  setTimeout(() => (word.data = "copy"), 1500);
 }
 
 /** A list; items that stand further right are lists inside. @param {string[]} lines @param {number} depth @returns {VNode} */
@@ -114,37 +132,39 @@ function table(lines) {
 }
 
 /**
- * Text with its emphasis, code and links.
+ * Text with its emphasis, code and links. There is no link in the words of a link.
  * @param {string} text
  * @param {number} [depth]
+ * @param {boolean} [isLinked]
  * @returns {Child[]}
  */
-export function inline(text, depth = 0) {
+export function inline(text, depth = 0, isLinked = false) {
   if (depth > DEPTH) return [text];
   const out = /** @type {Child[]} */ ([]);
   let from = 0;
   for (const found of text.matchAll(INLINE)) {
     if (found.index < from) continue;
     if (found.index > from) out.push(text.slice(from, found.index));
-    out.push(spanNode(found, depth + 1));
+    out.push(spanNode(found, depth + 1, isLinked));
     from = found.index + found[0].length;
   }
   if (from < text.length) out.push(text.slice(from));
   return out;
 }
 
-/** @param {RegExpMatchArray} found @param {number} depth @returns {Child} */
-function spanNode(found, depth) {
+/** @param {RegExpMatchArray} found @param {number} depth @param {boolean} isLinked @returns {Child} */
+function spanNode(found, depth, isLinked) {
   const [whole, , code, label, url, bold, bold2, struck, italic, italic2, bare, escaped] = found;
   if (code !== undefined) return h("code", null, code.replace(/^ (.+) $/, "$1"));
   if (label !== undefined) {
+    if (isLinked) return whole;
     if (whole.startsWith("!")) return link(url, [`image: ${label || url}`]);
-    return link(url, inline(label || url, depth));
+    return link(url, inline(label || url, depth, true));
   }
-  if (bold ?? bold2) return h("strong", null, inline(bold ?? bold2, depth));
-  if (struck !== undefined) return h("s", null, inline(struck, depth));
-  if (italic ?? italic2) return h("em", null, inline(italic ?? italic2, depth));
-  if (bare !== undefined) return link(bare, [bare]);
+  if (bold ?? bold2) return h("strong", null, inline(bold ?? bold2, depth, isLinked));
+  if (struck !== undefined) return h("s", null, inline(struck, depth, isLinked));
+  if (italic ?? italic2) return h("em", null, inline(italic ?? italic2, depth, isLinked));
+  if (bare !== undefined) return isLinked ? bare : link(bare, [bare]);
   return escaped ?? whole;
 }
 

@@ -104,3 +104,16 @@ export function place(view) {
 
 /** A folder, with the home folder as `~`. @param {string | null | undefined} path */
 export const folder = (path) => (path ?? "").replace(/^\/(?:home|Users)\/[^/]+(?=\/|$)/, "~");
+
+/** A text in pieces of at most so many characters, at ends of lines where there are any. @param {string} text @param {number} longest */
+export function pieces(text, longest) {
+  const out = [];
+  let from = 0;
+  while (text.length - from > longest) {
+    const line = text.lastIndexOf("\n", from + longest - 1) + 1;
+    const to = line > from + longest / 4 ? line : from + longest - (/[\ud800-\udbff]/.test(text[from + longest - 1]) ? 1 : 0);
+    out.push(text.slice(from, to));
+    from = to;
+  }
+  return [...out, text.slice(from)];
+}

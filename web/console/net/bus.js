@@ -4,12 +4,12 @@ import { Fault, Peer } from "./peer.js";
 import { isRefused, logout, may } from "./login.js";
 import { Notices } from "./notices.js";
 import { OwnSessions } from "./own.js";
+import { OWN, Pace, waitOf } from "./pace.js";
 import { Past } from "./past.js";
 import { Sessions } from "./sessions.js";
 import { Talk } from "./talk.js";
 import { nextFrame } from "../state/store.js";
 
-const POLL_MS = 1000;
 const RETRY_MS = 5000;
 /** The page looks this often whether it still hears something. */
 const LOOK_MS = 1000;
@@ -43,7 +43,7 @@ export class Bus {
     this.isFlushDue = false;
     /** @type {Peer | null} */ this.tracer = null;
     /** @type {any[]} */ this.traced = [];
-    this.polling = 0;
+    this.pace = new Pace(() => this.poll());
     /** Since when an answer of the bus itself is waited for. */
     this.beating = 0;
     this.began = 0;
@@ -76,6 +76,7 @@ export class Bus {
     this.notices.begin();
     this.connect();
     setInterval(() => this.look(), LOOK_MS);
+    this.pace.watch();
   }
 
   connect() {
@@ -110,7 +111,7 @@ export class Bus {
     if (isConnecting && now - this.began > CONNECT_MS) return peer.close();
     if (!peer.isOpen) return;
     if (this.beating && now - this.beating > DEAD_MS) return peer.close();
-    if (this.beating && now - this.beating > SILENT_MS && state.link.status === "live") this.dispatch({ type: "link", status: "silent", since: now });
+    if (this.beating && now - this.beating > SILENT_MS && state.link.status === "live") this.dispatch({ type: "link", status: "silent", since: now, lastWord: peer.heardAt });
     else if (!this.beating && now - peer.heardAt > QUIET_MS) this.beat();
   }
 
@@ -139,13 +140,13 @@ export class Bus {
 
   /** @param {boolean} wasOpen */
   async closed(wasOpen) {
-    clearTimeout(this.polling);
+    this.pace.stop();
     this.flush();
     this.sessions.here.clear();
     this.talk.lost();
     if (wasOpen) {
       this.dispatch({ type: "lost" });
-      this.dispatch({ type: "link", status: "lost", since: Date.now() });
+      this.dispatch({ type: "link", status: "lost", since: Date.now(), lastWord: this.peer?.heardAt ?? 0 });
     } else if (await isRefused(this.token)) {
       logout();
       this.dispatch({ type: "link", status: "signed-out", why: "revoked" });
@@ -160,7 +161,11 @@ export class Bus {
   /** @param {string} method @param {any} [params] @param {any} [more] */
   ask(method, params, more) {
     if (!this.peer) return Object.assign(Promise.reject(new Fault({ message: "not connected" })), { rpc: 0 });
-    return this.peer.ask(method, params, more);
+    const call = this.peer.ask(method, params, more);
+    // What was done for a person is seen in what the bus tells of it.
+    const isDone = () => this.pace.hurry();
+    if (!OWN.has(method)) call.then(isDone, isDone);
+    return call;
   }
 
   /** @param {string} method @param {any} params */
@@ -200,9 +205,9 @@ export class Bus {
     this.dispatch({ type: "toast", error: { message: fault?.message ?? String(fault), code: fault?.code, data: fault?.data }, at: Date.now() });
   }
 
-  /** Asks for everything once a second; less often where the answer is long. */
+  /** Asks for everything, and again after a while. */
   async poll() {
-    clearTimeout(this.polling);
+    this.pace.began();
     const began = performance.now();
     try {
       const status = this.ask("_bus/status");
@@ -222,9 +227,7 @@ export class Bus {
     } catch (fault) {
       this.failed(fault);
     }
-    const took = performance.now() - began;
-    const wait = Math.max(document.hidden ? 4 * POLL_MS : POLL_MS, 10 * took);
-    if (this.peer?.isOpen) this.polling = setTimeout(() => this.poll(), wait);
+    if (this.peer?.isOpen) this.pace.ended(performance.now() - began, waitOf(this.state, document.hidden));
   }
 
   /** @param {any} message @param {number} size how long it was */
@@ -242,8 +245,10 @@ export class Bus {
     }
     // What was said before is there before what comes now.
     this.flush();
-    if (message.method === "_bus/session") this.sessions.event(message.params);
-    else if (ACCOUNT.has(message.method) && message.id === undefined) this.dispatch({ type: "account", kind: message.method, told: message.params, at: Date.now() });
+    if (message.method === "_bus/session") {
+      this.pace.hurry();
+      this.sessions.event(message.params);
+    } else if (ACCOUNT.has(message.method) && message.id === undefined) this.dispatch({ type: "account", kind: message.method, told: message.params, at: Date.now() });
     else if (message.method === "$/cancel_request") this.dispatch({ type: "withdrawn", rpc: message.params?.requestId, at: Date.now() });
     else if (message.method !== undefined && message.id !== undefined) this.sessions.asked(message);
   }

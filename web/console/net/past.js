@@ -1,5 +1,7 @@
 // What was said before: asked for over HTTP, because the door reads it from disk and the bus does not have it.
 
+import { queryOf } from "../state/past.js";
+
 const TYPING_MS = 150;
 
 export class Past {
@@ -23,17 +25,28 @@ export class Past {
 
   /** Looks for these words once nothing more is typed. @param {string} text */
   search(text) {
-    this.tell({ what: "looks", text });
-    clearTimeout(this.typing);
-    this.typing = setTimeout(() => this.list(text), TYPING_MS);
+    this.look(text, this.bus.state.past.filter);
   }
 
-  /** @param {string} [text] @param {string} [before] where the next page begins */
-  async list(text = this.bus.state.past.text, before = "") {
+  /** Looks only where this says. @param {Partial<import("../state/past.js").Filter>} change */
+  narrow(change) {
+    const { text, filter } = this.bus.state.past;
+    this.look(text, { ...filter, ...change });
+  }
+
+  /** @param {string} text @param {import("../state/past.js").Filter} filter */
+  look(text, filter) {
+    this.tell({ what: "looks", text, filter });
+    clearTimeout(this.typing);
+    this.typing = setTimeout(() => this.list(), TYPING_MS);
+  }
+
+  /** @param {string} [before] where the next page begins */
+  async list(before = "") {
+    const { text, filter } = this.bus.state.past;
     try {
-      const query = new URLSearchParams({ query: text, before, limit: "50" });
-      const { sessions: rows, next } = await (await this.fetch(`/history?${query}`)).json();
-      this.tell({ what: "listed", text, rows, next, isMore: !!before });
+      const { sessions: rows, next } = await (await this.fetch(`/history?${queryOf(text, filter, before, Date.now())}`)).json();
+      this.tell({ what: "listed", text, filter, rows, next, isMore: !!before });
     } catch (fault) {
       this.tell({ what: "failed", why: fault.message });
     }

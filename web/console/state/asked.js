@@ -65,7 +65,8 @@ export function blocksOf(call, folder) {
   const { line, names } = lineOf(input);
   const at = isObject(input) ? FOLDERS.find((one) => typeof input[one] === "string") : undefined;
   const where = at ? input[at] : (folder ?? "");
-  const parts = call.content.flatMap((part) => contentBlock(part));
+  // Some agents put the command into the content too, for clients that show nothing else.
+  const parts = call.content.flatMap((part) => contentBlock(part)).filter((one) => one.kind !== "text" || !line || one.text.trim() !== line.trim());
   const places = call.locations.map((place) => `${place.path}${place.line ? `:${place.line}` : ""}`);
   const out = [];
   if (line) out.push(block("command", line));

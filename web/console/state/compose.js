@@ -1,7 +1,7 @@
 // What a person writes: commands and files that it may mean, what was written before, and the blocks of a prompt. Pure.
 
 import { look, table } from "../lib/table.js";
-import { text } from "./transcript.js";
+import { objects, text } from "./transcript.js";
 
 /** @typedef {import("./transcript.js").Session} Session */
 /** Something that goes along with a prompt. @typedef {{name: string, size: number, block: any}} Attached */
@@ -67,6 +67,30 @@ export function filesFor(files, query) {
   };
   const matching = files.filter((path) => rank(path) >= 0);
   return [...matching.filter((path) => rank(path) === 0), ...matching.filter((path) => rank(path) === 1)].slice(0, SHOWN);
+}
+
+/** What is kept of attachments while they wait to be sent, in characters. */
+export const KEPT_MAX = 1e6;
+
+/** Those that outlive a reload, written down: all that fit together. Empty if there are none. @param {Attached[]} attached */
+export function writtenDown(attached) {
+  let room = KEPT_MAX - 2;
+  const kept = [];
+  for (const one of attached.map((each) => JSON.stringify(each))) {
+    if (one.length + 1 > room) continue;
+    kept.push(one);
+    room -= one.length + 1;
+  }
+  return kept.length ? `[${kept.join(",")}]` : "";
+}
+
+/** What was written down, as far as it has its shape. @param {string | null} written @returns {Attached[]} */
+export function readBack(written) {
+  try {
+    return objects(JSON.parse(written ?? "[]")).filter((one) => typeof one.name === "string" && Number.isFinite(one.size) && objects([one.block]).length === 1 && typeof one.block.type === "string");
+  } catch {
+    return [];
+  }
 }
 
 /** The blocks that go along with a text: files that it names, and what was attached. @param {string} typed @param {string[]} files by the names that a person writes @param {string | undefined} cwd @param {Attached[]} attached */

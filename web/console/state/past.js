@@ -5,8 +5,11 @@ import { addUpdates } from "./updates.js";
 
 /** @typedef {{id: string, row: any, why: string, session: import("./transcript.js").Session, next: number | null, isReading: boolean}} Open */
 
+/** What narrows the list: a pool, a folder with all in it, and the last days in which something was said. Empty: all. @typedef {{pool: string, folder: string, days: string}} Filter */
+
 export const newPast = () => ({
   text: "",
+  filter: /** @type {Filter} */ ({ pool: "", folder: "", days: "" }),
   rows: /** @type {any[]} */ ([]),
   next: /** @type {string | null} */ (null),
   isLooking: false,
@@ -22,10 +25,10 @@ export const newPast = () => ({
 export function changedPast(past, { what, ...more }) {
   switch (what) {
     case "looks":
-      return { ...past, text: more.text, isLooking: true };
+      return { ...past, text: more.text, filter: more.filter, isLooking: true };
     case "listed":
-      // An answer to what was typed before is of no use any more.
-      if (more.text !== past.text) return past;
+      // An answer to what was asked for before is of no use any more.
+      if (more.text !== past.text || more.filter !== past.filter) return past;
       return { ...past, rows: more.isMore ? [...past.rows, ...more.rows] : more.rows, next: more.next, isLooking: false, isListed: true, why: "" };
     case "failed":
       if (!more.id) return { ...past, isLooking: false, isListed: true, why: more.why };
@@ -45,6 +48,21 @@ export function changedPast(past, { what, ...more }) {
       return past;
   }
 }
+
+const DAY_MS = 86_400_000;
+
+/** What the door is asked for. @param {string} text @param {Filter} filter @param {string} before where the next page begins @param {number} now */
+export function queryOf(text, { pool, folder, days }, before, now) {
+  const since = days ? new Date(now - Number(days) * DAY_MS).toISOString() : "";
+  const all = { query: text, pool, folder: folder.trim(), since, before, limit: "50" };
+  return new URLSearchParams(Object.entries(all).filter(([, value]) => value));
+}
+
+/** Whether anything narrows the list. @param {Filter} filter */
+export const narrows = (filter) => Object.values(filter).some((value) => value.trim());
+
+/** The pools to choose from: those of the bus, those of what is listed, and the one that is chosen. @param {Past} past @param {string[]} pools */
+export const poolsOf = (past, pools) => [...new Set([...pools, ...past.rows.map((row) => words(row.pool)), past.filter.pool])].filter(Boolean).sort();
 
 /** No session of a bus is called so. @param {string} id */
 export const nameOfPast = (id) => `past ${id}`;

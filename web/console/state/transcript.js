@@ -178,4 +178,4 @@ export function beginTurn(session, at, by) {
 }
 
 /** What a session is called: its title, else how its first prompt begins. @param {Session} session */
-export const nameOf = (session) => session.title || (session.items.find((item) => item.kind === "user")?.text ?? "").trim().split("\n")[0].slice(0, 80);
+export const nameOf = (session) => session.title || (session.items.find((item) => item.kind === "user")?.text ?? "").slice(0, 1000).trim().split("\n")[0].slice(0, 80);

@@ -1,6 +1,7 @@
 // What agents tell of a session, update by update. Pure. Every kind leaves something; one that is not known is kept as it is.
 
 import { look, table } from "../lib/table.js";
+import { pieces } from "../lib/text.js";
 import { addCall, addCallContent, addTerminal } from "./calls.js";
 import { beginTurn, contentText, drafted, endTurn, findCall, newSession, objects, owned, place, push, remember, replace, text, trimmed } from "./transcript.js";
 
@@ -173,20 +174,7 @@ function addChunk(draft, kind, update, at, size) {
   const isFull = length > MAX_TEXT && /\n\n\s*$/.test((last?.text ?? "").slice(-4));
   const fits = isSame && !isFull && length + said.length <= 4 * MAX_TEXT;
   if (last && fits) return replace(draft, draft.items.length - 1, { ...last, text: last.text + said, size: (last.size ?? 0) + said.length });
-  for (const [part, words] of pieces(said).entries()) pushNamed(draft, { kind, name: text(update.messageId), text: words, size: words.length, at, message: update.messageId, goesOn: isSame || part > 0 });
-}
-
-/** A text that is too long for one item, at ends of lines where there are any. @param {string} said */
-function pieces(said) {
-  const out = [];
-  let from = 0;
-  while (said.length - from > 4 * MAX_TEXT) {
-    const line = said.lastIndexOf("\n", from + 4 * MAX_TEXT) + 1;
-    const to = line > from + MAX_TEXT ? line : from + 4 * MAX_TEXT - (/[\ud800-\udbff]/.test(said[from + 4 * MAX_TEXT - 1]) ? 1 : 0);
-    out.push(said.slice(from, to));
-    from = to;
-  }
-  return [...out, said.slice(from)];
+  for (const [part, words] of pieces(said, 4 * MAX_TEXT).entries()) pushNamed(draft, { kind, name: text(update.messageId), text: words, size: words.length, at, message: update.messageId, goesOn: isSame || part > 0 });
 }
 
 /** What is no text: of an agent it stands for itself, else with the words that it came with. @param {Session} draft @param {Item | undefined} last @param {{kind: string, at: number, size: number, content: any, message: any}} one */
@@ -204,8 +192,15 @@ function addMessage(draft, kind, update, at, size) {
   const last = draft.items.at(-1);
   // What this page has said itself is among what was said already.
   if (kind === "user" && last?.mine && !last.message && last.text === said) return replace(draft, draft.items.length - 1, { ...last, message, name: message });
-  upsert(draft, { kind, name: message, text: said, parts: blocks.filter((one) => one.type !== "text"), at, size, message });
+  const rest = pieces(said, 4 * MAX_TEXT);
+  upsert(draft, { kind, name: message, text: rest[0], parts: blocks.filter((one) => one.type !== "text"), at, size: Math.max(0, size - said.length + rest[0].length), message });
+  for (let part = 1; part < rest.length; part++) upsert(draft, { kind, name: partName(message, part), text: rest[part], at, size: rest[part].length, message, goesOn: true });
+  // The message may have been longer before.
+  for (let part = rest.length; message && find(draft, kind, partName(message, part)) >= 0; part++) upsert(draft, { kind, name: partName(message, part), text: "", at, size: 0, message, goesOn: true });
 }
+
+/** @param {string} message @param {number} part */
+const partName = (message, part) => (message ? `${message} part ${part}` : "");
 
 /** A plan is one item that changes, as long as the turn goes on. @param {Session} draft @param {any} plan @param {number} at @param {number} size */
 function addPlan(draft, plan, at, size) {

@@ -2,6 +2,7 @@
 
 import { classes, h } from "../lib/dom.js";
 import { visible } from "../lib/text.js";
+import { signOut } from "../net/login.js";
 import { attempt, bus, dispatch, go, store } from "../state/app.js";
 import { can } from "../state/offers.js";
 import { begins, withCode } from "./parts.js";
@@ -76,6 +77,7 @@ function entries(state) {
     ...(here ? [act(`Changes of ${here.label}`, "", () => go("sessions", here.label, "changes"))] : []),
     ...(here && mayBegin && here.turn === "running" ? [act(`Stop ${here.label}`, "", () => bus.talk.stop(here.id))] : []),
     act("Keys", "?", () => setTimeout(() => dispatch({ type: "dialog", dialog: { kind: "keys" } }))),
+    act("Sign out", "", () => attempt(() => signOut(bus.token))),
     ...state.list.map((view) => act(titles.get(view.session) || view.title || view.session, `${view.session} · ${view.pool ?? ""} · ${view.mood}`, () => go("sessions", view.session))),
     ...state.link.pools.map((pool) => act(pool, "pool", () => go("pools"))),
   ];

@@ -1,28 +1,31 @@
-// A form that an agent asks for: fields of a flat JSON Schema.
+// A form that an agent asks for: fields of a flat JSON Schema. What does not fit is said beside its field, and not sent.
 
 import { h } from "../lib/dom.js";
 import { table } from "../lib/table.js";
-import { visible } from "../lib/text.js";
+import { plain, visible } from "../lib/text.js";
+import { faultOf, fieldsOf, valueOf } from "../state/form.js";
 import { begins } from "./parts.js";
 
-/** @param {{question: any, canAnswer: boolean, onanswer: (result: any, how: {choice: string, verdict?: string}, event: Event) => void}} props */
+/** @typedef {import("../state/form.js").Field} Field */
+
+/** @param {{question: any, canAnswer: boolean, onanswer: (result: any, how: {choice: string, verdict?: string, content?: any}, event: Event) => void}} props */
 export function Form({ question, canAnswer, onanswer }) {
   const { message, requestedSchema, mode, url } = question.params;
-  const fields = Object.entries(requestedSchema?.properties ?? {}).filter(([, schema]) => schema !== null && typeof schema === "object");
-  const required = new Set(Array.isArray(requestedSchema?.required) ? requestedSchema.required : []);
-  const submit = (event) => {
-    event.preventDefault();
-    const content = read(/** @type {HTMLFormElement} */ (event.target), fields);
-    onanswer({ action: "accept", content }, { choice: "Submitted", verdict: "allowed" }, event);
-  };
   if (mode === "url") {
     return h("div", null, h("p", null, visible(String(message ?? ""))), h("p", { class: "mono" }, visible(String(url ?? ""))), buttons(canAnswer, onanswer, (event) => onanswer({ action: "accept" }, { choice: "Opened", verdict: "allowed" }, event), "I have opened it"));
   }
+  const fields = fieldsOf(requestedSchema);
+  const submit = (event) => {
+    event.preventDefault();
+    const content = checked(/** @type {HTMLFormElement} */ (event.target), fields);
+    if (content) onanswer({ action: "accept", content }, { choice: "Submitted", verdict: "allowed", content }, event);
+  };
   return h(
     "form",
-    { class: "form", onsubmit: submit },
+    // The browser's own bubbles go away by themselves, and know less than the schema.
+    { class: "form", novalidate: true, onsubmit: submit, oninput: edited },
     h("p", null, visible(String(message ?? ""))),
-    fields.map(([name, schema]) => field(name, schema, required.has(name))),
+    fields.map((field, at) => drawn(field, `${question.key} ${at}`)),
     buttons(canAnswer, onanswer, null, "Submit"),
   );
 }
@@ -38,29 +41,64 @@ function buttons(canAnswer, onanswer, onclick, label) {
   );
 }
 
-/** @param {string} name @param {any} schema @param {boolean} isRequired */
-function field(name, schema, isRequired) {
-  const label = h("span", null, visible(String(schema.title ?? name)), isRequired ? "" : h("span", { class: "muted" }, " optional"));
-  const about = schema.description ? h("span", { class: "muted" }, visible(String(schema.description))) : null;
-  const values = schema.enum ?? schema.oneOf?.map((one) => one.const);
-  const names = schema.enumNames ?? schema.oneOf?.map((one) => one.title ?? one.const) ?? values;
-  let input;
-  if (values) input = h("select", { name }, values.map((value, at) => h("option", { value: String(value), selected: value === schema.default }, String(names[at]))));
-  else if (schema.type === "boolean") input = h("input", { name, type: "checkbox", ref: begins("checked", !!schema.default) });
-  else if (schema.type === "number" || schema.type === "integer") input = h("input", { name, type: "number", step: schema.type === "integer" ? "1" : "any", ref: begins("value", String(schema.default ?? "")), required: isRequired });
-  else input = h("input", { name, type: "text", ref: begins("value", String(schema.default ?? "")), required: isRequired, autocomplete: "off" });
-  return h("label", { class: "field" }, label, input, about);
+/** @param {Field} field @param {string} id */
+function drawn(field, id) {
+  const { kind, label, about, isRequired } = field;
+  const fault = `fault ${id}`.replace(/\W/g, "-");
+  const name = h("span", null, visible(label), isRequired || kind === "yes" ? "" : h("span", { class: "muted" }, " optional"));
+  // What is wrong is written here when the form is sent.
+  const rest = [about ? h("span", { class: "muted" }, visible(about)) : null, h("span", { class: "fault", id: fault, role: "alert" })];
+  if (kind !== "many") return h("div", { class: "field-box" }, h("label", { class: "field" }, name, input(field, fault)), rest);
+  const box = ({ title }, at) => h("label", { key: at, class: "tick" }, h("input", { name: field.name, type: "checkbox", value: String(at), ref: begins("checked", field.initial.has(at)), "aria-describedby": fault }), visible(title));
+  return h("fieldset", { class: "field-box" }, h("legend", null, name), field.choices.map(box), rest);
 }
 
-/** @param {HTMLFormElement} form @param {[string, any][]} fields */
-function read(form, fields) {
+/** @param {Field} field @param {string} fault the name of the place where it is said what is wrong */
+function input({ name, kind, type, choices, initial, isRequired, attributes }, fault) {
+  const common = { name, "aria-describedby": fault };
+  if (kind === "yes") return h("input", { ...common, type: "checkbox", ref: begins("checked", initial) });
+  if (kind !== "one") return h("input", { ...common, ...attributes, type, ref: begins("value", initial), required: isRequired, autocomplete: "off" });
+  // Nothing is chosen for a person, unless the agent says what.
+  const none = h("option", { value: "", selected: initial < 0 }, isRequired ? "choose …" : "none");
+  return h("select", { ...common, required: isRequired }, none, choices.map(({ title }, at) => h("option", { key: at, value: String(at), selected: at === initial }, plain(title))));
+}
+
+/** What was wrong is being mended. @param {Event} event */
+function edited({ target }) {
+  const box = /** @type {HTMLElement} */ (target).closest(".field-box");
+  if (box) say(box, "");
+}
+
+/** @param {Element} box @param {string} fault */
+function say(box, fault) {
+  const place = box.querySelector(".fault");
+  if (place) place.textContent = fault;
+  for (const one of box.querySelectorAll("input, select")) one.setAttribute("aria-invalid", String(fault !== ""));
+}
+
+/** What was written, if all of it fits; else what does not is said, and the first such field has the focus. @param {HTMLFormElement} form @param {Field[]} fields */
+function checked(form, fields) {
+  const boxes = [...form.querySelectorAll(".field-box")];
   const content = table();
-  for (const [name, schema] of fields) {
-    const input = /** @type {any} */ (form.elements.namedItem(name));
-    if (!input) continue;
-    if (schema.type === "boolean") content[name] = input.checked;
-    else if (input.value === "") continue;
-    else content[name] = schema.type === "number" || schema.type === "integer" ? Number(input.value) : input.value;
-  }
-  return content;
+  const wrong = fields.filter((field, at) => {
+    const value = valueOf(field, written(field, boxes[at]));
+    const fault = isUnreadable(boxes[at]) ? "This is not complete, or not of its kind." : faultOf(field, value);
+    say(boxes[at], fault);
+    if (value !== undefined) content[field.name] = value;
+    return fault !== "";
+  });
+  if (wrong.length === 0) return content;
+  /** @type {HTMLElement | null} */ (boxes[fields.indexOf(wrong[0])].querySelector("input, select"))?.focus();
+  return null;
+}
+
+/** A field of which the browser cannot make anything is empty for a script. @param {Element} box */
+const isUnreadable = (box) => [...box.querySelectorAll("input")].some((one) => one.validity.badInput);
+
+/** @param {Field} field @param {Element} box */
+function written({ kind }, box) {
+  if (kind === "many") return [...box.querySelectorAll("input")].filter((one) => one.checked).map((one) => Number(one.value));
+  const one = /** @type {any} */ (box.querySelector("input, select"));
+  if (kind === "yes") return one.checked;
+  return kind === "one" ? (one.value === "" ? -1 : Number(one.value)) : one.value;
 }

@@ -1,7 +1,7 @@
 // What was said in a session, item by item.
 
 import { asJson, classes, classWord, h } from "../lib/dom.js";
-import { duration, hides, plain, plural, visible } from "../lib/text.js";
+import { count, duration, hides, plain, plural, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
 import { look, table } from "../lib/table.js";
 import { stopWords } from "../lib/explain.js";
@@ -30,7 +30,7 @@ export const hasChild = (item) => item.kind === "subagent" || item.kind === "mes
 
 /** @type {Record<string, (item: any, session: string, of: any, children: any) => any>} */
 const KINDS = table({
-  user: (item) => h("div", { class: "item user" }, h("div", { class: "who" }, item.mine ? "you" : visible(item.by ?? "prompt")), h("div", { class: "said" }, visible(item.text), parts(item))),
+  user: (item) => h("div", { class: "item user" }, h("div", { class: "who" }, item.mine ? "you" : visible(item.by ?? "prompt")), h("div", { class: "said" }, shortened(item.text, visible), parts(item))),
   agent: (item) => h("div", { class: classes("item agent prose", item.goesOn && "goes-on") }, markdown(item.text), hides(item.text) && /[\u202a-\u202e\u2066-\u2069]/.test(item.text) ? h("p", { class: "warn" }, "This text turns its direction.") : null, parts(item)),
   thought: (item, session) => h(Thought, { session, item }),
   tools: (item, session, of, children) => h("div", { class: "item" }, h(Tools, { session, item, inner: item.calls.some((call) => call.child) ? (call) => nested(children?.[call.child], of) : undefined })),
@@ -49,6 +49,12 @@ const KINDS = table({
   error: (item) => h("div", { class: "item" }, h(ErrorBox, { error: item.error })),
 });
 
+/** A text that is no answer of an agent is shown as far as one item may be long, so that no frame waits for it. */
+const LONGEST = 48_000;
+
+/** @param {string} text @param {(text: string) => any} shown */
+const shortened = (text, shown) => (text.length > LONGEST ? [shown(text.slice(0, LONGEST)), h("p", { class: "muted" }, `⋯ ${count(text.length - LONGEST)} more characters, which an export as JSON has`)] : shown(text));
+
 /** @param {any} item */
 const parts = (item) => (item.parts?.length ? h("div", { class: "parts" }, objects(item.parts).map((content, key) => h(Content, { key, content }))) : null);
 
@@ -56,7 +62,7 @@ const parts = (item) => (item.parts?.length ? h("div", { class: "parts" }, objec
 function Thought({ session, item }) {
   const took = item.at && item.end ? ` for ${duration(item.end - item.at)}` : "";
   const words = item.end || !item.at ? `thought${took}` : "thinking";
-  return h("div", { class: "item thought" }, fold(session, item, "┄ ", words), item.open ? h("div", { class: "prose muted" }, markdown(item.text), parts(item)) : null);
+  return h("div", { class: "item thought" }, fold(session, item, "┄ ", words), item.open ? h("div", { class: "prose muted" }, shortened(item.text, markdown), parts(item)) : null);
 }
 
 const BOXES = table({ completed: "☑", in_progress: "◐", pending: "☐" });
@@ -70,7 +76,7 @@ export function Plan({ item }) {
     { class: classes("plan", isGone && "is-gone"), role: "group", "aria-label": "plan" },
     h("div", { class: "plan-head muted" }, "plan ", entries ? h("span", { class: "num" }, `${done}/${entries.length}`) : null, isGone ? " withdrawn" : ""),
     entries ? h("ul", null, entries.map((entry, key) => h("li", { key, class: `is-${classWord(entry.status)}` }, h("span", { class: "box", role: "img", "aria-label": String(entry.status).replace("_", " ") }, look(BOXES, entry.status) ?? "☐"), visible(String(entry.content ?? ""))))) : null,
-    words !== undefined ? h("div", { class: "prose" }, markdown(words)) : null,
+    words !== undefined ? h("div", { class: "prose" }, shortened(words, markdown)) : null,
     uri !== undefined ? h("p", { class: "mono" }, "in ", visible(uri)) : null,
   );
 }
@@ -80,7 +86,7 @@ const SEVERITIES = table({ info: "i", warning: "!", error: "✕" });
 /** @param {{item: any}} props */
 function Notice({ item }) {
   const { severity } = item;
-  return h("div", { class: `item notice is-${classWord(severity)}` }, h("span", { class: "mark", role: "img", "aria-label": plain(severity) }, look(SEVERITIES, severity) ?? "i"), h("div", null, h("strong", null, visible(item.title)), item.text ? h("p", null, visible(item.text)) : null));
+  return h("div", { class: `item notice is-${classWord(severity)}` }, h("span", { class: "mark", role: "img", "aria-label": plain(severity) }, look(SEVERITIES, severity) ?? "i"), h("div", null, h("strong", null, visible(item.title)), item.text ? h("p", null, shortened(item.text, visible)) : null));
 }
 
 const COMPACTED = table({ in_progress: "making room: the context is being compacted", completed: "the context was compacted", failed: "the context could not be compacted", cancelled: "compacting was cancelled" });
@@ -89,7 +95,7 @@ const COMPACTED = table({ in_progress: "making room: the context is being compac
 function Compaction({ item, session }) {
   const words = look(COMPACTED, item.status) ?? `compacting: ${plain(item.status)}`;
   const body = item.text ? fold(session, item, "⊟ ", words) : h("span", null, "⊟ ", words);
-  return h("div", { class: "item thought compaction" }, body, item.why ? h("p", { class: "warn" }, visible(item.why)) : null, item.open && item.text ? h("div", { class: "prose muted" }, markdown(item.text)) : null);
+  return h("div", { class: "item thought compaction" }, body, item.why ? h("p", { class: "warn" }, visible(item.why)) : null, item.open && item.text ? h("div", { class: "prose muted" }, shortened(item.text, markdown)) : null);
 }
 
 const MOODS = table({ running: "running", requires_action: "waiting", idle: "idle" });
@@ -123,7 +129,7 @@ function nested(child, of) {
 /** What one session says to another. @param {{item: any, session: string, children: any}} props */
 function Message({ item, session, children }) {
   const name = (id) => (!id || id === session ? "this session" : children?.[id]?.title || id.split(".").at(-1).slice(0, 24));
-  return h("div", { class: "item message" }, h("div", { class: "muted" }, visible(`${name(item.from)} → ${name(item.to)}`)), h("div", { class: "prose" }, markdown(item.text)));
+  return h("div", { class: "item message" }, h("div", { class: "muted" }, visible(`${name(item.from)} → ${name(item.to)}`)), h("div", { class: "prose" }, shortened(item.text, markdown)));
 }
 
 /** An update that this page does not know. @param {{item: any}} props */

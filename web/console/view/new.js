@@ -90,7 +90,14 @@ async function begin(event, state) {
     go("sessions", label);
     if (prompt) bus.talk.prompt(id, prompt);
     // What comes next is most likely the next prompt.
-    requestAnimationFrame(() => requestAnimationFrame(() => /** @type {any} */ (document.querySelector(".prompt-box textarea"))?.focus()));
+    focusBox(label);
   });
   dispatch({ type: "beginning", on: false });
+}
+
+/** The box of this session gets the focus once it is drawn, unless something else has it by then. @param {string} label */
+function focusBox(label, frames = 600) {
+  const area = /** @type {any} */ (document.querySelector(".prompt-box textarea"));
+  if (area) return document.activeElement === document.body && area.focus();
+  if (frames > 0 && location.hash.endsWith(`/${label}`)) requestAnimationFrame(() => focusBox(label, frames - 1));
 }

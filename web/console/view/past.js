@@ -3,15 +3,18 @@
 import { classes, h } from "../lib/dom.js";
 import { ago, bytes, folder, place, plural, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note } from "../state/app.js";
+import { narrows, poolsOf } from "../state/past.js";
 import { hasChild, Item } from "./items.js";
 import { Empty } from "./parts.js";
+import { Filters } from "./past_filters.js";
+import { roughHeight } from "./session.js";
 import "../lib/list.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
 export function PastList({ state }) {
   const { past, route } = state;
   const items = past.next ? [...past.rows, { id: "more", isMore: true }] : past.rows;
-  const row = (one) => (one.isMore ? h(More, { isBusy: past.isLooking, act: () => bus.past.list(past.text, past.next ?? "") }) : h(Row, { row: one, isHere: one.id === route.id }));
+  const row = (one) => (one.isMore ? h(More, { isBusy: past.isLooking, act: () => bus.past.list(past.next ?? "") }) : h(Row, { row: one, isHere: one.id === route.id }));
   return h(
     "section",
     { class: "session-list past-list", "aria-label": "past sessions" },
@@ -22,8 +25,9 @@ export function PastList({ state }) {
       h("input", { class: "filter", type: "search", placeholder: "Search what was said", "aria-label": "search what was said", value: past.text, oninput: (event) => bus.past.search(event.target.value) }),
       past.isLooking ? h("span", { class: "muted", role: "status" }, "looking …") : null,
     ),
+    h(Filters, { past, pools: poolsOf(past, state.link.pools), narrow: (change) => bus.past.narrow(change) }),
     past.why ? h(Empty, { title: "It cannot be read", text: visible(past.why) }) : null,
-    past.rows.length ? h("sb-list", { data: { items, row, keyOf, estimate: 52, label: "past sessions" } }) : past.isListed && !past.why ? h(Empty, past.text ? { title: "Nothing was found", text: "Every word must be there, as it was said." } : { title: "Nothing is kept yet", text: "What is said through the bus is kept here, unless bus.json says otherwise." }) : null,
+    past.rows.length ? h("sb-list", { data: { items, row, keyOf, estimate: 52, label: "past sessions" } }) : past.isListed && !past.why ? h(Empty, past.text || narrows(past.filter) ? { title: "Nothing was found", text: past.text ? "Every word must be there, as it was said." : "Nothing was said there in that time." } : { title: "Nothing is kept yet", text: "What is said through the bus is kept here, unless bus.json says otherwise." }) : null,
   );
 }
 
@@ -65,7 +69,7 @@ export function PastView({ id, state }) {
     { class: "session", "aria-label": "a past session" },
     h("h1", { class: "only-heard narrow" }, "Past session"),
     h(Head, { row: open.row }),
-    items.length ? h("sb-list", { key: id, class: "transcript", data: { items, row, keyOf: (item) => item.key, estimate: 44, label: "what was said" } }) : h(Empty, { title: "Nothing was said", text: "Only what can be said was told." }),
+    items.length ? h("sb-list", { key: id, class: "transcript", data: { items, row, keyOf: (item) => item.key, estimate: roughHeight, label: "what was said" } }) : h(Empty, { title: "Nothing was said", text: "Only what can be said was told." }),
   );
 }
 

@@ -3,25 +3,25 @@
 import { h, render } from "../lib/dom.js";
 import { plain, visible } from "../lib/text.js";
 import { bus, note } from "../state/app.js";
-import { commandsFor, fileQuery, filesFor, filesOf, hintFor, hintOf, historyOf, partsOf, shortPath, whyNot } from "../state/compose.js";
+import { commandsFor, fileQuery, filesFor, filesOf, hintFor, hintOf, historyOf, KEPT_MAX, partsOf, readBack, shortPath, whyNot, writtenDown } from "../state/compose.js";
 import { AttachedList, attachedOf } from "./attach.js";
 import { Queue } from "./queue.js";
 import { StopButton } from "./stop.js";
 
 const DRAFTS = "stdio-bus.draft ";
-const KEPT_MAX = 1e6;
+const ALONG = "stdio-bus.along ";
 
 /** A draft outlives a visit to another place and a reload of this tab. @param {string} id */
 const draftOf = (id) => sessionStorage.getItem(DRAFTS + id) ?? "";
 
-/** @param {string} id @param {string} text */
-function keepDraft(id, text) {
+/** @param {string} name @param {string} text */
+function keep(name, text) {
   // Longer ones than a browser keeps for a tab are not kept.
   try {
-    if (text && text.length < KEPT_MAX) sessionStorage.setItem(DRAFTS + id, text);
-    else sessionStorage.removeItem(DRAFTS + id);
+    if (text && text.length <= KEPT_MAX) sessionStorage.setItem(name, text);
+    else sessionStorage.removeItem(name);
   } catch {
-    sessionStorage.removeItem(DRAFTS + id);
+    sessionStorage.removeItem(name);
   }
 }
 
@@ -78,7 +78,20 @@ export class Prompt extends HTMLElement {
 
   /** @returns {import("../state/compose.js").Attached[]} */
   get along() {
-    return (this.shown && this.attached.get(this.shown.session.id)) ?? [];
+    return this.shown ? this.alongOf(this.shown.session.id) : [];
+  }
+
+  /** @param {string} id @returns {import("../state/compose.js").Attached[]} */
+  alongOf(id) {
+    const known = this.attached.get(id) ?? readBack(sessionStorage.getItem(ALONG + id));
+    this.attached.set(id, known);
+    return known;
+  }
+
+  /** What goes along with the next prompt of a session from now on. @param {string} id @param {import("../state/compose.js").Attached[]} list */
+  takeAlong(id, list) {
+    this.attached.set(id, list);
+    keep(ALONG + id, writtenDown(list));
   }
 
   /** What may be meant by what is typed: commands, or files after an `@`. @returns {{name: string, about: string, take: () => void}[]} */
@@ -129,7 +142,7 @@ export class Prompt extends HTMLElement {
   };
 
   /** @param {number} at */
-  remove_ = (at) => this.keep(this.along.filter((_, place) => place !== at));
+  remove_ = (at) => this.keepAlong(this.along.filter((_, place) => place !== at));
 
   /** What is taken back can be changed and sent again. @param {import("../state/outbox.js").Entry} one */
   takeBack = (one) => {
@@ -139,8 +152,8 @@ export class Prompt extends HTMLElement {
   };
 
   /** @param {import("../state/compose.js").Attached[]} list */
-  keep(list) {
-    if (this.shown) this.attached.set(this.shown.session.id, list);
+  keepAlong(list) {
+    if (this.shown) this.takeAlong(this.shown.session.id, list);
     this.show();
   }
 
@@ -156,10 +169,10 @@ export class Prompt extends HTMLElement {
     }
     for (const file of files.slice(0, 20)) {
       const one = await attachedOf(file);
-      const before = this.attached.get(session.id) ?? [];
+      const before = this.alongOf(session.id);
       const why = whyNot(one.block, capabilities, before.reduce((sum, { size }) => sum + size, one.size));
       if (why) note(`${plain(one.name)} ${why}.`);
-      else this.attached.set(session.id, [...before, one]);
+      else this.takeAlong(session.id, [...before, one]);
     }
     this.show();
     this.area?.focus();
@@ -184,7 +197,7 @@ export class Prompt extends HTMLElement {
   }
 
   typed() {
-    if (this.shown) keepDraft(this.shown.session.id, this.area?.value ?? "");
+    if (this.shown) keep(DRAFTS + this.shown.session.id, this.area?.value ?? "");
     this.picked = 0;
     this.isPlain = false;
     this.back = 0;
@@ -252,7 +265,7 @@ export class Prompt extends HTMLElement {
     const { session } = shown;
     const parts = partsOf(text, filesOf(session), session.cwd, along);
     area.value = "";
-    this.attached.delete(session.id);
+    this.takeAlong(session.id, []);
     this.typed();
     bus.talk.prompt(session.id, text, parts);
     this.onsent?.();

@@ -7,6 +7,7 @@ import { changedCall } from "../state/calls.js";
 import { callOf, nameOf, objects } from "../state/transcript.js";
 import { blocksOf, commandOf, misleads, refuses, SHOWN_MAX, sizeOf, verbOf, verdictOf } from "../state/asked.js";
 import { bus, dispatch, go, note, store } from "../state/app.js";
+import { nextFrame } from "../state/store.js";
 import { rootOf } from "../state/questions.js";
 import { isArmed, noteDrawn } from "./guard.js";
 import { since } from "./parts.js";
@@ -32,7 +33,19 @@ function answer(question, result, how, event) {
   const row = event.type === "keydown" ? null : (card?.querySelector(".choices") ?? null);
   if (question.state !== "open") return;
   if (!isArmed(question.key, row)) return tooSoon(card);
-  if (!bus.talk.answer(question, result, how)) note("The bus does not answer at the moment, so nothing was sent.");
+  const next = nextFocus(card);
+  if (!bus.talk.answer(question, result, how)) return note("The bus does not answer at the moment, so nothing was sent.");
+  // The page has drawn by then, and the card is gone. Who has gone elsewhere since stays there.
+  nextFrame(() => document.activeElement === document.body && next()?.focus({ preventScroll: true }));
+}
+
+/** Where the focus goes when a card that has it is answered: to the next card that waits, else to what is around it. @param {Element | null} card */
+function nextFocus(card) {
+  if (!card?.contains(document.activeElement)) return () => null;
+  const cards = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main .question")]);
+  const at = cards.indexOf(/** @type {HTMLElement} */ (card));
+  const others = [...cards.slice(at + 1), ...cards.slice(0, at).reverse()];
+  return () => others.find((one) => one.isConnected) ?? document.getElementById("main");
 }
 
 /** @param {Element | null} card */

@@ -61,8 +61,11 @@ function listData(session, view, canAnswer) {
     const isRich = item.kind === "question" || hasChild(item);
     return h(Item, { item, session: isRich ? session : memo(of), view: isRich ? view : null, canAnswer, children: isRich ? session.children : undefined });
   };
-  return { items: session.items, row, keyOf: itemKey, estimate: 44, follow: true, label: "what was said" };
+  return { items: session.items, row, keyOf: itemKey, estimate: roughHeight, follow: true, label: "what was said" };
 }
+
+/** What was said stands in lines of about a hundred characters; what is folded is a line. @param {any} item */
+export const roughHeight = ({ kind, text, open }) => 44 + (typeof text === "string" && (open || kind === "agent" || kind === "user") ? Math.min(10_000, Math.floor(text.length / 100) * 20) : 0);
 
 /** @type {Map<string, any>} */
 const kept = new Map();
@@ -231,7 +234,7 @@ async function closeSession(session) {
 /** @param {any} session @param {"md" | "json"} kind */
 export function save(session, kind) {
   const now = store.state.sessions[session.id] ?? session;
-  const text = kind === "md" ? toMarkdown(now, (call) => `${titleOf(call)} (${call.status})`) : JSON.stringify({ session: now.label, title: now.title, items: now.items, usage: now.usage }, null, 2);
+  const text = kind === "md" ? toMarkdown(now, (call) => `${titleOf(call)} (${call.status})`, store.state.verdicts) : JSON.stringify({ session: now.label, title: now.title, items: now.items, usage: now.usage }, null, 2);
   const address = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
   const link = document.createElement("a");
   link.href = address;

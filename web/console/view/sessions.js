@@ -22,14 +22,15 @@ export function matcher(text) {
   };
 }
 
-/** @type {{parts: any[], items: any[], counts: any}} */
-let last = { parts: [], items: [], counts: {} };
+/** @type {{parts: any[], items: any[], counts: any, shown: number, hasFolders: boolean}} */
+let last = { parts: [], items: [], counts: {}, shown: 0, hasFolders: false };
 
 /** The rows, which are not put in order again while nothing of them has changed. @param {import("../state/reduce.js").State} state */
 function rowsOf(state) {
   const parts = [state.list, state.marks, state.listState, state.isGrouped, state.filters.sessions];
   if (!parts.every((part, at) => part === last.parts[at])) {
-    last = { parts, items: arranged(state.list, state.marks, { state: state.listState, isGrouped: state.isGrouped, matches: matcher(state.filters.sessions) }), counts: counted(state.list, state.marks) };
+    const items = arranged(state.list, state.marks, { state: state.listState, isGrouped: state.isGrouped, matches: matcher(state.filters.sessions) });
+    last = { parts, items, counts: counted(state.list, state.marks), shown: items.filter((one) => !one.isGroup).length, hasFolders: state.list.some((view) => view.folder) };
   }
   return last;
 }
@@ -37,14 +38,13 @@ function rowsOf(state) {
 /** @param {{state: import("../state/reduce.js").State}} props */
 export function SessionList({ state }) {
   const text = state.filters.sessions;
-  const { items, counts } = rowsOf(state);
+  const { items, counts, shown, hasFolders } = rowsOf(state);
   const here = bus.sessions.find(state.route.id)?.label ?? state.route.id;
   const titles = titlesOf(state.sessions);
   const row = (view) => (view.isGroup ? h(Group, { group: view }) : h(Row, { view, isHere: view.session === here, title: titles.get(view.session) ?? view.title, mark: look(state.marks, keyOf(view)) ?? null, isAway: isArchived(view, state.marks) }));
-  const shown = items.filter((one) => !one.isGroup).length;
   return h(
     "section",
-    { class: classes("session-list", state.list.some((view) => view.folder) && "has-folders"), "aria-label": "sessions" },
+    { class: classes("session-list", hasFolders && "has-folders"), "aria-label": "sessions" },
     h(
       "div",
       { class: "list-head" },

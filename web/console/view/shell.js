@@ -31,9 +31,13 @@ export function shell(state) {
   ];
 }
 
+/** How many questions the rows of a list count: it may be long, and is the same for many frames. */
+let listedAt = { list: /** @type {any[]} */ ([]), sum: 0 };
+
 /** How many questions wait, also those that this page is not asked. @param {State} state */
 export function waitingCount(state) {
-  const listed = state.list.reduce((sum, view) => sum + view.questions, 0);
+  if (listedAt.list !== state.list) listedAt = { list: state.list, sum: state.list.reduce((sum, view) => sum + view.questions, 0) };
+  const listed = listedAt.sum;
   return Math.max(listed && state.questions.length ? state.questions.length : listed, state.questions.length);
 }
 

@@ -1,7 +1,6 @@
 // A tool call: one line, and what is in it.
 
 import { asJson, classes, classWord, h } from "../lib/dom.js";
-import { ansi } from "../lib/ansi.js";
 import { duration, folder, plural, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
 import { look, table } from "../lib/table.js";
@@ -11,12 +10,12 @@ import { Content } from "./content.js";
 import { changes, Diff } from "./diff.js";
 import { dispatch, store } from "../state/app.js";
 import { verdictKey } from "../state/questions.js";
+import "./output.js";
 
 /** @typedef {import("../state/transcript.js").ToolCall} ToolCall */
 
 const MARKS = table(/** @type {Record<string, [string, string]>} */ ({ completed: ["✓", "done"], failed: ["✕", "failed"], cancelled: ["–", "cancelled"], in_progress: ["⋯", "at work"], pending: ["⋯", "waits"] }));
 const RUNS = table({ read: "Read", search: "Searched", fetch: "Fetched" });
-const TERMINAL_LINES = 400;
 
 /** What a call is called in a line. @param {ToolCall} call */
 export const titleOf = (call) => call.title || commandOf(call) || call.locations?.[0]?.path || call.kind;
@@ -121,11 +120,7 @@ export function TerminalBox({ session, item }) {
 }
 
 /** @param {{text: string}} props */
-export function Terminal({ text }) {
-  const lines = text.split("\n");
-  const cut = lines.length > TERMINAL_LINES ? lines.length - TERMINAL_LINES : 0;
-  return h("pre", { class: "code terminal", tabindex: "0", "aria-label": "output" }, cut ? h("span", { class: "muted" }, `${cut} earlier lines\n`) : null, ansi(cut ? lines.slice(cut).join("\n") : text));
-}
+export const Terminal = ({ text }) => h("sb-output", { data: { text } });
 
 /** @param {{call: ToolCall}} props */
 function Raw({ call }) {

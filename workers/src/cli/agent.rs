@@ -85,7 +85,7 @@ impl Agent for CliAgent {
                 let _ = process_thread::wake_or_spawn(&shared, &session, &mut session.lock());
             }
         };
-        if !self.shared.is_listing_models() && !self.shared.is_logged_out() {
+        if !models::is_awaited(&self.shared) && !self.shared.is_logged_out() {
             body();
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl CliAgent {
         }
         let stored = self.open_or_stored(&request.session_id);
         match stored {
-            Ok(session) if !self.shared.is_listing_models() => reopened(&self.shared, to, &session, how),
+            Ok(session) if !models::is_awaited(&self.shared) => reopened(&self.shared, to, &session, how),
             Err(unknown) if !history::is_known(&self.shared) => return Err(unknown),
             stored => {
                 let (shared, to, id) = (self.shared.clone(), to.to_owned(), request.session_id);

@@ -46,9 +46,16 @@ pub(super) fn ask_server(shared: &Shared) -> bool {
     true
 }
 
+/// Whether an answer has to wait for the list: not if the table knows models of a CLI that says nothing else with it.
+pub(super) fn is_awaited(shared: &Shared) -> bool {
+    shared.is_listing_models() && (shared.is_bridge() || shared.row.known_models.is_empty())
+}
+
 /// Waits until the CLI has listed its models, but not for long.
 pub(super) fn wait_for_list(shared: &Shared) {
-    shared.wait_for_models(LIST_WAIT);
+    if is_awaited(shared) {
+        shared.wait_for_models(LIST_WAIT);
+    }
 }
 
 /// Replaces the list of models. Clients of open sessions hear of a change.

@@ -4,6 +4,7 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use super::json::items;
 use super::own_options;
 use super::record::Record;
 use super::runtimes::{McpTransport, Mode};
@@ -48,7 +49,8 @@ pub(super) fn initialize(shared: &Shared) -> acp::InitializeResponse {
 
 /// The response to a request that opens a session. Only a new session has an id to report.
 pub(super) fn session(shared: &Shared, state: &State, new_id: Option<&str>) -> Value {
-    let mut settings = json!({ "configOptions": config_options(shared, state) });
+    let options = config_options(shared, state);
+    let mut settings = json!({ "models": model_state(&options), "configOptions": options });
     if let Some(id) = new_id {
         settings["sessionId"] = json!(id);
     }
@@ -60,6 +62,20 @@ pub(super) fn session(shared: &Shared, state: &State, new_id: Option<&str>) -> V
         settings["modes"] = json!(acp::SessionModeState::new(mode_of(shared, &state.record), modes));
     }
     settings
+}
+
+/// The choices of the option `model` for older clients that do not know options. It is no longer in the schema.
+fn model_state(options: &[acp::SessionConfigOption]) -> Value {
+    let option = json!(options.iter().find(|option| option.id.to_string() == MODEL_OPTION));
+    let info = |choice: &Value| {
+        let mut info = json!({ "modelId": choice["value"], "name": choice["name"] });
+        if choice["description"].is_string() {
+            info["description"] = choice["description"].clone();
+        }
+        info
+    };
+    let available: Vec<Value> = items(&option["options"]).iter().map(info).collect();
+    json!({ "currentModelId": option["currentValue"], "availableModels": available })
 }
 
 pub(super) fn config_options(shared: &Shared, state: &State) -> Vec<acp::SessionConfigOption> {

@@ -48,6 +48,10 @@ pub struct Runtime {
     pub models: Option<ModelsProbe>,
     /// Arguments whose exit code tells whether the user is logged in.
     pub login: Option<Vec<String>>,
+    /// Where the user may name a model provider of their own, for which the CLI needs no login.
+    pub own_provider: Option<OwnProvider>,
+    /// The exit code of a prompt with which the CLI says that the user has to log in.
+    pub logged_out_exit: Option<i32>,
     /// The reasoning efforts, the lowest first.
     #[serde(default)]
     pub efforts: Vec<String>,
@@ -72,6 +76,20 @@ pub struct Login {
     pub key_env: Vec<String>,
     /// Whose key it is, for a client that has keys of several.
     pub key_provider: Option<String>,
+}
+
+/// A key of the CLI's TOML configuration.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct OwnProvider {
+    /// The variable that names the folder of the configuration.
+    pub folder_env: String,
+    /// The folder in the user's home where that variable is not set.
+    pub folder: String,
+    pub file: String,
+    pub key: String,
+    /// The provider that needs the login.
+    pub default: String,
 }
 
 #[derive(Deserialize, Clone, Debug)]
@@ -254,7 +272,7 @@ impl Runtime {
         })
     }
 
-    /// The same, if that program is installed. The error is for the user.
+    /// The command of the CLI's pool, if its program is installed. The error is for the user.
     pub fn installed_command(&self) -> Result<(String, Vec<String>), String> {
         let Some(acp) = &self.acp else { return Ok(self.command()) };
         let path = search_path();

@@ -54,7 +54,10 @@ impl Terminals {
             return update;
         }
         let mut meta = update.meta.take().unwrap_or_default();
-        if let Some(content) = update.fields.content.take() {
+        if let Some(mut content) = update.fields.content.take() {
+            // The terminal stands for the command that a question has in its content, too.
+            let title = update.fields.title.as_deref();
+            content.retain(|part| title.is_none() || text_of(part) != title);
             let shown = self.output(&id, content);
             update.fields.content = Some(shown.content);
             add_output(&mut meta, &id, shown.data);
@@ -107,12 +110,17 @@ fn add_output(meta: &mut Map<String, Value>, id: &str, data: String) {
 
 /// The output of a command in this content, without its fence.
 fn fenced_text(content: &acp::ToolCallContent) -> Option<&str> {
-    let acp::ToolCallContent::Content(content) = content else { return None };
-    let acp::ContentBlock::Text(block) = &content.content else { return None };
-    let ticks = block.text.len() - block.text.trim_start_matches('`').len();
-    let (fence, rest) = block.text.split_at(ticks);
+    let text = text_of(content)?;
+    let ticks = text.len() - text.trim_start_matches('`').len();
+    let (fence, rest) = text.split_at(ticks);
     let text = rest.strip_prefix(OUTPUT_LANGUAGE)?.strip_prefix('\n')?.strip_suffix(fence)?;
     (ticks >= 3).then(|| text.strip_suffix('\n').unwrap_or(text))
+}
+
+fn text_of(content: &acp::ToolCallContent) -> Option<&str> {
+    let acp::ToolCallContent::Content(content) = content else { return None };
+    let acp::ContentBlock::Text(block) = &content.content else { return None };
+    Some(&block.text)
 }
 
 #[cfg(test)]
@@ -143,6 +151,22 @@ mod tests {
         let exit = json!({ "terminal_id": "c", "exit_code": 2, "signal": null });
         assert_eq!(all.last().unwrap()["_meta"]["terminal_exit"], exit);
         assert!(terminals.sent.is_empty());
+    }
+
+    #[test]
+    fn a_question_about_a_command_has_it_as_text_only_where_no_terminal_shows_it() {
+        let tool = Tool::titled("Bash", &json!({ "command": "make", "description": "Builds it" }), "make");
+        for (is_shown, expected) in [(true, ["terminal", "Builds it"]), (false, ["make", "Builds it"])] {
+            let mut terminals = Terminals::new(is_shown);
+            let mut events = TurnEvents::new(Path::new("/work"), Tokens::default());
+            events.call_started("c", tool.clone(), None);
+            shown(&mut terminals, &mut events);
+            let question = json!(terminals.show_update(tool.in_question("c", Path::new("/work"))));
+            let parts = question["content"].as_array().unwrap().iter();
+            let parts: Vec<&str> =
+                parts.map(|part| part["content"]["text"].as_str().unwrap_or("terminal")).collect();
+            assert_eq!(parts, expected, "{question}");
+        }
     }
 
     #[test]

@@ -86,8 +86,13 @@ impl Tool {
         note.into_iter().chain(self.edits.iter().map(|edit| edit.to_content(cwd))).collect()
     }
 
-    /// The call as a question about it shows it: whole, because the user decides by what it shows.
+    /// The call as a question about it shows it: whole, because the user decides by what it shows. The content has the
+    /// command, too: some clients show nothing else of a question.
     pub(super) fn in_question(&self, id: &str, cwd: &Path) -> acp::ToolCallUpdate {
+        let mut content = self.content(cwd);
+        if self.kind == acp::ToolKind::Execute {
+            content.insert(0, text_content(&self.title));
+        }
         let fields = acp::ToolCallUpdateFields::new()
             .title(self.title.clone())
             .name(self.name.clone())
@@ -95,7 +100,7 @@ impl Tool {
             .status(acp::ToolCallStatus::Pending)
             .raw_input(self.input.clone())
             .locations(self.locations(cwd))
-            .content(self.content(cwd));
+            .content(content);
         acp::ToolCallUpdate::new(id.to_owned(), fields)
     }
 }

@@ -74,13 +74,20 @@ impl<'a> TurnReport<'a> {
         process: &Process,
         status: ExitStatus,
     ) -> End {
-        if let Some(end) = self.take_end(cancellation, watch) {
-            return end;
+        let end = self.take_end(cancellation, watch).unwrap_or_else(|| {
+            let stderr = process.stderr_tail();
+            let details = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
+            let message = format!("it ended without a result ({status}){details}");
+            End::Fault { fault: Fault::said(&stderr), message }
+        });
+        let is_logged_out = status.code().is_some_and(|code| self.shared.row.logged_out_exit == Some(code));
+        match end {
+            // The words of some of these exits are about something else.
+            End::Fault { message, .. } if is_logged_out => {
+                End::Fault { fault: Fault::Authentication, message }
+            }
+            end => end,
         }
-        let stderr = process.stderr_tail();
-        let details = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
-        let message = format!("it ended without a result ({status}){details}");
-        End::Fault { fault: Fault::said(&stderr), message }
     }
 
     /// Answers the prompt, after the last of its updates. Later events belong to the next turn.

@@ -4,6 +4,7 @@
 //! of one is reported for that one alone. This module knows nothing of terminals and of bus.json.
 
 mod models;
+mod own_provider;
 mod pool;
 pub(crate) mod probe;
 
@@ -24,6 +25,9 @@ use probe::{Output, run};
 
 /// A cold start of node takes seconds, and longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// A longer line of a program that fails is cut.
+const REASON_CHARS: usize = 200;
 
 /// One runtime on this machine.
 #[derive(Serialize, Debug)]
@@ -119,7 +123,10 @@ fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
     found.available = true;
     found.pool = Some(pool);
     if let Some(args) = &row.login {
-        found.logged_in = run(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
+        let is_logged_in = run(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
+        // A CLI that is logged out can still work with a provider of the user's own.
+        let needs_login = !row.own_provider.as_ref().is_some_and(own_provider::is_used);
+        found.logged_in = is_logged_in.filter(|is_logged_in| *is_logged_in || needs_login);
     }
     if with_models {
         let listing = models::of(row, &program);
@@ -129,7 +136,7 @@ fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
     found
 }
 
-/// Refuses a program that cannot run. After any other failure it is available, without a version.
+/// Refuses a program that cannot run: one whose command for the version does not succeed.
 fn check_start(row: &Runtime, output: &Output) -> Result<(), String> {
     if let Some(fault) = &output.start_error {
         return Err(format!("it cannot be started: {fault}"));
@@ -142,7 +149,21 @@ fn check_start(row: &Runtime, output: &Output) -> Result<(), String> {
         let instead = row.install.as_ref().map_or(String::new(), |install| format!("; try: {install}"));
         return Err(format!("this {} is a stub that only says that it is gone{instead}", row.binaries[0]));
     }
-    Ok(())
+    let command = row.version.join(" ");
+    match output.exit_code {
+        Some(0) => Ok(()),
+        Some(code) => Err(format!("`{command}` fails (exit {code}): {}", last_words(output))),
+        None => Err(format!("`{command}` was killed, or took longer than {} s", LIMIT.as_secs())),
+    }
+}
+
+/// The last line that names an error, else the last line. Some programs print where the error was after it.
+fn last_words(output: &Output) -> String {
+    let all = output.all();
+    let mut lines = all.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.next().unwrap_or("it says nothing");
+    let line = if last.contains("rror") { None } else { lines.find(|line| line.contains("rror")) };
+    strip_control(line.unwrap_or(last)).chars().take(REASON_CHARS).collect()
 }
 
 /// Refuses another program of the same name.
@@ -180,6 +201,26 @@ fn version(output: &Output) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_with_the_error_is_told_of_a_program_that_crashes() {
+        let node =
+            "node:internal/modules:1\n  throw err;\nError: Cannot find module 'x'\n    at a\n\nNode.js v20\n";
+        for (stderr, expected) in [
+            (node, "Error: Cannot find module 'x'"),
+            (
+                "Traceback:\n  line 1\nModuleNotFoundError: No module named 'x'\n",
+                "ModuleNotFoundError: No module named 'x'",
+            ),
+            ("Segmentation fault\u{1b}[0m", "Segmentation fault[0m"),
+            ("", "it says nothing"),
+        ] {
+            let output = Output { stderr: stderr.to_owned(), ..Output::default() };
+            assert_eq!(last_words(&output), expected);
+        }
+        let long = Output { stdout: "x".repeat(9999), ..Output::default() };
+        assert_eq!(last_words(&long).len(), REASON_CHARS);
+    }
 
     #[test]
     fn a_version_is_found_in_any_output() {

@@ -89,6 +89,11 @@ pub(super) fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 404 | 413 | 422)
 }
 
+/// Whether the user has to change the account, the key or the address before any request can succeed.
+pub(super) fn needs_user(status: u16) -> bool {
+    matches!(status, 300..=399 | 401..=403)
+}
+
 fn sentence(status: u16, url: &str) -> String {
     match status {
         401 | 403 => {

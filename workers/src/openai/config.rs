@@ -35,7 +35,7 @@ Environment (an empty variable is an unset one):
   OPENAI_API_VERSION          added to the URL as `api-version`
   OPENAI_CONNECT_TIMEOUT_SEC  for the connection [10]
   OPENAI_TIMEOUT_SEC          for each wait for the server's next byte [300]
-  OPENAI_MAX_RETRIES          requests after a first one that failed in passing [2]
+  OPENAI_MAX_RETRIES          how often a request that failed for the moment is tried again [2]
   OPENAI_MAX_RETRY_SEC        longest wait that a server may ask for [60]
   OPENAI_HISTORY_TOKENS       how much of a conversation is sent, estimated; the newest first
   OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it

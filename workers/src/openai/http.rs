@@ -16,6 +16,7 @@ use super::api_error::{ApiError, message_of};
 use super::config::Config;
 use super::refusal::Refusal;
 use super::retry::RetryHint;
+use super::url::redirection;
 use crate::lock::lock;
 
 /// Each idle agent has at most a connection or two.
@@ -93,7 +94,12 @@ impl Http {
             let headers = response.headers().clone();
             let hint = RetryHint::read(|name| headers.get(name)?.to_str().ok(), SystemTime::now());
             let body = read_failure(response.into_body());
-            let error = ApiError::Status { status, message: message_of(&body) };
+            let location = headers.get("location").and_then(|location| location.to_str().ok());
+            let message = match location.filter(|_| (300..400).contains(&status)) {
+                Some(location) => redirection(url, location),
+                None => message_of(&body),
+            };
+            let error = ApiError::Status { status, message };
             return Err(Failure { error, hint, refusal: Refusal::read(&body) });
         }
         let is_json = response.body().mime_type().is_some_and(|kind| kind == "application/json");

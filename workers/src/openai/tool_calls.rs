@@ -110,10 +110,15 @@ impl Turn {
             self.update(id, acp::ToolCallUpdateFields::new().content(content.clone()))?;
         }
         if operation.changes_something() && mode == Mode::Ask {
+            // Some clients show only the content of a question.
+            let command = match operation {
+                Operation::Run { command } => Some(vec![tool_text(command)]),
+                _ => None,
+            };
             let fields = acp::ToolCallUpdateFields::new()
                 .title(operation.title())
                 .kind(operation.kind())
-                .content(content)
+                .content(content.or(command))
                 .locations(operation.locations())
                 .raw_input(input);
             self.ask_permission(id, operation.tool(), fields)?;

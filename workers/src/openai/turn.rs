@@ -14,7 +14,7 @@ use rpc::{OwnedReplyTo, RpcError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::api_error::{ApiError, TURN_MIB_MAX, is_refusal};
+use super::api_error::{ApiError, TURN_MIB_MAX, is_refusal, needs_user};
 use super::convert::{agent_text, agent_thought};
 use super::history::answered_length;
 use super::http::{Answer, Watchdog};
@@ -185,7 +185,8 @@ impl Turn {
 
     /// Takes back what the server refuses, the last step, or the prompt and those before it that have no answer: it
     /// would refuse every later request too. Images are refused with other statuses as well, and a body that is too
-    /// large by a server that just hangs up.
+    /// large by a server that just hangs up. A prompt that no key or account stands behind is taken back alone: the
+    /// user says it again after a login. What the tools of its turn have done already stays.
     fn take_back_refused(&self, error: &ApiError) -> Result<(), TurnEnded> {
         let status = error.status().unwrap_or_default();
         let has_image = {
@@ -195,6 +196,8 @@ impl Turn {
         let is_cut_off = matches!(error, ApiError::CutOff { .. });
         if is_refusal(status) || (status >= 500 && has_image) || is_cut_off {
             self.rewind(self.history_accepted)?;
+        } else if needs_user(status) && self.history_accepted <= self.history_before {
+            self.rewind(self.history_before)?;
         }
         Ok(())
     }

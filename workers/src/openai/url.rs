@@ -12,6 +12,8 @@ pub(super) struct Endpoint {
 }
 
 const CHAT: &str = "/chat/completions";
+/// A longer address is cut in a message.
+const LOCATION_CHARS: usize = 500;
 
 impl Endpoint {
     /// Adds the version as `api-version` to the query, unless the URL has one already.
@@ -60,6 +62,22 @@ pub(super) fn without_secrets(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
+/// What to do about a redirect, which is not followed, because the key would go with it. The location may be relative.
+pub(super) fn redirection(url: &str, location: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let target = if location.contains("://") {
+        location.to_owned()
+    } else if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else {
+        format!("{scheme}://{authority}/{}", location.trim_start_matches('/'))
+    };
+    let target: String = without_secrets(&target).chars().take(LOCATION_CHARS).collect();
+    let base = target.strip_suffix(CHAT).unwrap_or("the address of the API");
+    format!("It redirects to {target}: set OPENAI_BASE_URL to {base}.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +121,19 @@ mod tests {
         assert_eq!(without_secrets("https://me:secret@h:8/v1?key=secret#secret"), "https://h:8/v1");
         assert_eq!(without_secrets("https://h/a@b"), "https://h/a@b");
         assert_eq!(without_secrets("secret?secret"), "secret");
+    }
+
+    #[test]
+    fn a_redirect_names_the_address_to_set() {
+        for (location, target, base) in [
+            ("https://n/v2/chat/completions?key=secret", "https://n/v2/chat/completions", "https://n/v2"),
+            ("//me:secret@n/chat/completions", "http://n/chat/completions", "http://n"),
+            ("/v2/chat/completions", "http://h:8/v2/chat/completions", "http://h:8/v2"),
+            ("/login#secret", "http://h:8/login", "the address of the API"),
+            ("", "http://h:8/", "the address of the API"),
+        ] {
+            let said = redirection("http://h:8/v1/chat/completions", location);
+            assert_eq!(said, format!("It redirects to {target}: set OPENAI_BASE_URL to {base}."));
+        }
     }
 }

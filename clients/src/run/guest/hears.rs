@@ -3,11 +3,13 @@
 use rpc::RpcError;
 use serde_json::{Value, json};
 
+use super::super::block::Block;
+use super::super::bus_event::words_of;
 use super::super::client_tools::not_offered;
 use super::super::envelope::Status;
 use super::super::options::Ended;
 use super::super::stop::{Stop, meaning_of, rpc_error};
-use super::super::tool_call::{ToolCall, text_of};
+use super::super::tool_call::ToolCall;
 use super::Guest;
 use crate::Fault;
 use crate::status::word;
@@ -55,7 +57,7 @@ impl Guest {
         if update["sessionUpdate"] == "user_message_chunk" {
             // Some agents repeat what they are told.
             if !self.own.as_ref().is_some_and(|own| own.has_begun) {
-                self.heard.push(block_text(&update["content"]));
+                Block::of(&update["content"]).append_to(&mut self.heard);
             }
             return Ok(());
         }
@@ -77,13 +79,13 @@ impl Guest {
         if self.heard.is_empty() && by.is_none() {
             return Ok(());
         }
-        let text = std::mem::take(&mut self.heard).concat();
+        let text = std::mem::take(&mut self.heard);
         self.take_back_invitation()?;
         if self.in_turn && !text.is_empty() {
             self.end_turn(Status::Completed, None, &Value::Null)?;
         }
         if !text.is_empty() {
-            self.renderer.prompt(by.as_deref(), &text)?;
+            self.renderer.prompt(by.as_deref(), text.trim_end())?;
         }
         self.start_turn()
     }
@@ -112,19 +114,10 @@ impl Guest {
     /// Something has become of the session, other than what is said in it.
     fn on_bus_event(&mut self, event: &Value) -> Result<(), Stop> {
         let name = |key: &str| word(&event[key]);
-        let is_own = |key: &str| event[key] == self.name.as_str();
         match event["event"].as_str().unwrap_or_default() {
-            "attached" if is_own("client") => Ok(()),
-            "attached" if event["role"] == "observe" => self.note(&format!("{} watches", name("client"))),
-            "attached" => self.note(&format!("{} has joined", name("client"))),
-            "detached" => self.note(&format!("{} has left", name("client"))),
             "owner" if event["owner"].is_null() => self.note("the owner has left; the session goes on"),
             "owner" => self.note(&format!("{} owns the session now", name("owner"))),
             "turn" => self.on_turn(event),
-            "queued" if is_own("by") => {
-                self.note(&format!("your prompt waits for the turn of another, place {}", event["place"]))
-            }
-            "queued" => self.note(&format!("a prompt of {} waits", name("by"))),
             "asked" if !self.options.control => {
                 self.show_prompt()?;
                 self.note("the agent asks a question; who has joined with --control can answer it")
@@ -141,7 +134,10 @@ impl Guest {
                 self.note("the session is over")?;
                 Err(Stop::Ended(if self.own.is_some() { Ended::Failed } else { self.ended() }))
             }
-            _ => Ok(()),
+            _ => match words_of(event, &self.name) {
+                Some(words) => self.note(&words),
+                None => Ok(()),
+            },
         }
     }
 
@@ -171,13 +167,5 @@ impl Guest {
             }
             None => self.end_turn(Status::Failed, Some("the turn failed"), &Value::Null),
         }
-    }
-}
-
-/// The text of a content block, or what kind it is.
-fn block_text(content: &Value) -> String {
-    match (text_of(content), content["type"].as_str()) {
-        ("", Some(kind)) if kind != "text" => format!("[{kind}]"),
-        (text, _) => text.to_owned(),
     }
 }

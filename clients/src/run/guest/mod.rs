@@ -79,7 +79,7 @@ struct Guest {
     /// A turn is shown.
     in_turn: bool,
     /// A prompt of somebody else that is not shown yet, and whose it is, once that is known.
-    heard: Vec<String>,
+    heard: String,
     by: Option<String>,
     titles: Titles,
     questions: VecDeque<Question>,
@@ -125,7 +125,7 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         prompts: 0,
         own: None,
         in_turn: false,
-        heard: Vec::new(),
+        heard: String::new(),
         by: None,
         titles: Titles::default(),
         questions: VecDeque::new(),
@@ -224,7 +224,7 @@ impl Guest {
     fn why_not_joined(&self, error: &RpcError) -> Fault {
         let wanted = &self.options.session;
         let reason = error.data.as_ref().and_then(|data| data["reason"].as_str());
-        if reason != Some("unknown_session") {
+        if !reason.is_some_and(sessions::is_unknown) {
             return Fault::Failed(format!("cannot join {wanted}: {}", describe_error(error)));
         }
         let all = match sessions::fetch(&self.options.target) {

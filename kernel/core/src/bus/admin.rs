@@ -74,6 +74,8 @@ impl Bus {
             client: Option<Box<str>>,
             #[serde(default)]
             events: bool,
+            #[serde(default)]
+            bye: bool,
             role: Option<Box<str>>,
         }
 
@@ -90,6 +92,7 @@ impl Bus {
         };
         if let Some(client) = self.clients.get_mut(link) {
             client.is_pipe |= is_pipe;
+            client.bye |= hello.bye;
             client.greets_as(hello.client.as_deref(), &mut self.held);
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;

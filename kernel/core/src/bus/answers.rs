@@ -9,9 +9,10 @@ use super::lists;
 use super::session::TurnEnd;
 use crate::id::{CallKey, WorkerId};
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
+use crate::state::calls::{Call, Endpoint, Purpose, Written};
 use crate::state::session_id::token;
 use crate::state::session_index::SessionIndex;
+use crate::state::todo::FailedCall;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::nested;
@@ -47,15 +48,7 @@ impl Bus {
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Prompt => {
                 self.answer(id, call, message);
-                if self.keeper.link().is_some() {
-                    keep::answer(
-                        self,
-                        call.session,
-                        By::Agent,
-                        message,
-                        key.spelled(&mut itoa::Buffer::new()),
-                    );
-                }
+                self.keep_answer(key, call, message);
                 self.prompt_ended(call.session, key, TurnEnd::Answered(message));
             }
             Purpose::Broadcast => {
@@ -67,6 +60,7 @@ impl Bus {
             Purpose::Reopen { session, replays } => self.loaded(id, call, message, session, replays),
             Purpose::Set(kind) => {
                 self.answer(id, call, message);
+                self.keep_answer(key, call, message);
                 if let (false, Some(key), Some(params)) = (failed, call.session, &call.params) {
                     let by = self.calls.calling_client(call.caller);
                     self.setting_made((key, by), kind, params, message.outcome());
@@ -84,18 +78,28 @@ impl Bus {
         self.check_idle(id);
     }
 
+    /// The agent has answered what is written down, so the answer is as well.
+    #[inline]
+    fn keep_answer(&mut self, key: CallKey, call: &Call, message: Message<'_>) {
+        if self.keeper.link().is_some() {
+            keep::answer(self, call.session, By::Agent, message, key.spelled(&mut itoa::Buffer::new()));
+        }
+    }
+
     /// A call has ended with an error of the bus instead of an answer.
-    pub(super) fn call_failed(&mut self, key: CallKey, call: &Call, error: &RpcError) {
-        match call.purpose {
-            Purpose::Reopen { session, .. } => self.load_failed(session),
-            Purpose::Open => self.opening_ended(call.callee),
-            Purpose::Recover(session) => self.recovery_call_failed(session, key, error),
-            Purpose::EndSession => {
-                if let Endpoint::Worker(id) = self.calls.endpoint(call.callee) {
-                    self.closed_at_agent(id, key, call);
-                }
+    pub(super) fn call_failed(&mut self, failed: &FailedCall) {
+        let FailedCall { key, call, worker, error } = failed;
+        match (call.purpose, *worker) {
+            (Purpose::Reopen { session, .. }, _) => self.load_failed(session),
+            (Purpose::Open, Some(id)) => self.opening_ended(id),
+            // The calls of a lost process fail one after the other, and the session may be opened elsewhere by now.
+            (Purpose::Recover(session), _)
+                if self.sessions.get(session).is_some_and(|session| session.recovery == Some(*key)) =>
+            {
+                self.recovery_failed(session, error);
             }
-            Purpose::Prompt => self.prompt_ended(call.session, key, TurnEnd::Failed(error)),
+            (Purpose::EndSession, Some(id)) => self.closed_at_agent(id, *key, call),
+            (Purpose::Prompt, _) => self.prompt_ended(call.session, *key, TurnEnd::Failed(error)),
             _ => {}
         }
     }
@@ -151,7 +155,7 @@ impl Bus {
         let owner = self.calls.calling_client(call.caller);
         let Some(name) = message.envelope.result_session.map(|span| message.name(span)) else {
             self.answer(id, call, message);
-            return self.opening_ended(call.callee);
+            return self.opening_ended(id);
         };
         let agent = token(&name);
         let is_known = self.workers.get(id).is_some_and(|worker| worker.sessions.contains_key(&name));
@@ -175,14 +179,13 @@ impl Bus {
                 self.deliver_early(id, &name);
             }
         }
-        self.opening_ended(call.callee);
+        self.opening_ended(id);
     }
 
     /// One call fewer opens a session. After the last one, early messages that are left belong to no session.
-    pub(super) fn opening_ended(&mut self, callee: EndpointId) {
-        let Endpoint::Worker(id) = self.calls.endpoint(callee) else { return };
+    pub(super) fn opening_ended(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        if self.calls.opens(callee) == 0 {
+        if self.calls.opens(worker.endpoint) == 0 {
             for early in worker.early.take(&mut self.held) {
                 self.reject_unroutable(id, early.message(), &RpcError::unknown_session());
             }

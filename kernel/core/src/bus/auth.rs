@@ -31,7 +31,7 @@ impl Bus {
         Ok(())
     }
 
-    /// The same, after a client that will send nothing more has made room.
+    /// Like `check_client_slots`, after a half-closed client has made room.
     pub(super) fn find_client_slot(&mut self) -> Result<(), RpcError> {
         if self.check_client_slots().is_err()
             && let Some(half_closed) = self.clients.first_half_closed()

@@ -8,11 +8,16 @@ use crate::id::{Link, WorkerId};
 use crate::limit::STICKY_NOTIFICATION_BYTES;
 use crate::state::calls::{Id, NOBODY, Purpose};
 use crate::state::pools::Broadcast;
+use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 use crate::wire::splice::{Edit, splice};
 
 impl Bus {
     pub(super) fn broadcast(&mut self, link: Link, message: Message<'_>) -> Routed {
+        // Every process gets a copy of it, and those that start later get what is kept of it.
+        if message.line.len() > STICKY_NOTIFICATION_BYTES {
+            return Err(RpcError::too_long("a request for every process", STICKY_NOTIFICATION_BYTES));
+        }
         let client = self.clients.find(link)?;
         let handshake = client.handshake.clone();
         let pool_id = Rights::of(self).pool(link, message)?;
@@ -25,11 +30,8 @@ impl Bus {
             session: SessionRef::None,
         })?;
         let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
-        if message.line.len() <= STICKY_NOTIFICATION_BYTES {
-            let held = Held::new(message);
-            let broadcast = Broadcast { handshake: handshake.clone(), held, awaits };
-            pool.add_broadcast(broadcast, &mut self.held);
-        }
+        let broadcast = Broadcast { handshake: handshake.clone(), held: Held::new(message), awaits };
+        pool.add_broadcast(broadcast, &mut self.held);
         for id in pool.workers.clone() {
             let suits = self.workers.get(id).is_some_and(|worker| {
                 worker.ready_link().is_some() && worker.is_compatible(&handshake) && !worker.retiring

@@ -4,6 +4,8 @@
 //! later still find something.
 
 use super::Bus;
+use super::placement::Placement;
+use crate::config::Mode;
 use crate::id::{Link, PoolId, WorkerId};
 use crate::limit::{
     BACKLOG_FEW_PART, BACKLOG_FREE_TIMES, CALLS, CALLS_FEW_PART, CALLS_FREE_TIMES, CALLS_RESERVED_PART,
@@ -11,6 +13,9 @@ use crate::limit::{
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::EndpointId;
+use crate::state::handshake::Handshake;
+use crate::state::pools::Pool;
+use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -61,7 +66,7 @@ impl Bus {
         self.check_held()
     }
 
-    /// The same, after clients that will send nothing more have made room: as many as one call of the bus may let go.
+    /// Like `check_room`, after half-closed clients have been closed, the oldest first, within the work budget.
     #[cold]
     pub(super) fn find_room(
         &mut self,
@@ -73,6 +78,7 @@ impl Bus {
             && let Some(half_closed) = self.clients.first_half_closed().filter(|other| *other != link)
         {
             self.client_leaves(half_closed);
+            self.make_room();
             if self.check_room(caller).is_ok() {
                 return Ok(());
             }
@@ -158,5 +164,42 @@ impl Bus {
             return Ok(());
         }
         Err(RpcError::places_of_others(&pool.config, pool.workers.len(), free, own))
+    }
+}
+
+impl<'a> Placement<'a> {
+    /// Whether a client may have one more process of this pool, for this handshake. A client that asks to be
+    /// initialized in one way after another has a process for each, and few sessions; if there are others, it leaves
+    /// something for them.
+    pub(super) fn check_process_share(
+        &self,
+        link: Link,
+        pool: &'a Pool,
+        handshake: &Handshake,
+    ) -> Result<(), RpcError> {
+        let config = &pool.config;
+        let most = config.max_instances as usize;
+        let is_shared = config.mode == Mode::Shared && !self.has_nodes(pool);
+        if self.has_one_client() || !is_shared || most == 1 {
+            return Ok(());
+        }
+        let (mut in_service, mut given, mut own) = (0, 0, 0);
+        for (_, worker) in self.workers_of(pool).filter(|(_, worker)| !worker.retiring) {
+            in_service += 1;
+            let is_own = worker.clients.iter().all(|client| *client == link) && !worker.clients.is_empty();
+            if matches!(worker.init, Init::NotSent) || self.gives_way(link, worker, handshake) {
+                given += 1;
+            } else if is_own && !worker.is_compatible(handshake) {
+                own += 1;
+            }
+        }
+        let fresh = if self.may_grow(pool) { most.saturating_sub(in_service) } else { 0 };
+        let free = fresh + given;
+        // Where none is free, the pool is full for it like for everybody.
+        let is_much = own >= SESSIONS_FREE_TIMES * free || own + 1 >= most;
+        if own == 0 || free == 0 || !is_much {
+            return Ok(());
+        }
+        Err(RpcError::processes_of_others(config, pool.workers.len(), free, own))
     }
 }

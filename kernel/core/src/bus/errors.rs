@@ -30,7 +30,7 @@ impl Bus {
             self.trace_own(link, &line, Some((key, call.age_us(self.now))));
             self.links.send(link, &line, &[]);
         }
-        self.call_failed(key, &call, error);
+        self.todo.ended(&self.calls, key, call, error);
     }
 
     /// Fails every one of these calls.

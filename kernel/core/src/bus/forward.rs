@@ -1,6 +1,7 @@
 //! How lines reach workers: under the ids that they know, at once or from a backlog. And lines of the bus itself.
 
 use super::Bus;
+use super::mcp::{self, is_mcp};
 use super::session::prompt_waits;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{LABELS, NAME_BYTES, OPENING_BYTES};
@@ -11,7 +12,7 @@ use crate::state::session_id::{Token, token};
 use crate::state::sessions::Session;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
-use crate::wire::splice::{Edit, Edits, splice};
+use crate::wire::splice::{Edit, Edits, splice, with_nested};
 
 /// A message of a client that goes to a worker.
 pub(super) struct Forward<'a> {
@@ -53,9 +54,13 @@ impl Bus {
             }
             waits = purpose == Purpose::Prompt && prompt_waits(from, session)?;
         }
-        if let (Purpose::Open | Purpose::Reopen { .. }, Some(params)) = (purpose, message.params()) {
-            self.note_mcp_servers(from, to, params);
-        }
+        let servers = match purpose {
+            Purpose::Open | Purpose::Reopen { .. } => {
+                self.note_mcp_servers(from, to, (message.line, envelope.params))
+            }
+            Purpose::Ask if is_mcp(message.method()) => mcp::renamed(self, from, to, message),
+            _ => mcp::Names::new(),
+        };
         let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
         let call = message.id().map(|id| {
             worker.requests += 1;
@@ -89,10 +94,11 @@ impl Bus {
         if let Some(label) = label.and_then(|key| self.sessions.get(key)) {
             edits.add_at(envelope.top_session, &label.agent_token);
         }
+        let edits = with_nested(&edits, &servers);
         if let (true, Some(key), Some(call)) = (waits, about, call) {
             let mut line = Vec::new();
             splice(&mut line, message.line, &edits);
-            self.hold_prompt(from, key, call, line.into());
+            self.hold_prompt(from, key, call, (line.into(), envelope.edited(&edits)));
             self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, Some(call), message);
             return Ok(Some(call));
         }
@@ -172,7 +178,7 @@ impl Bus {
         }
     }
 
-    /// The same for a notification of a client, to a worker that is not ready.
+    /// Queues a notification of a client for a worker that is not ready.
     pub(super) fn queue_notification(&mut self, id: WorkerId, from: Link, line: &[u8], edits: &[Edit<'_>]) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.queue_for(from, queued(None, line, edits), &mut self.held);

@@ -1,5 +1,7 @@
 //! Lines of clients: each message finds its worker.
 
+use std::borrow::Cow;
+
 use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::keep::{self, By};
@@ -20,8 +22,7 @@ use crate::state::workers::Init;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 use crate::wire::partial_scan::PartialScan;
-use crate::wire::prefix_cache::PrefixCache;
-use crate::wire::scan::{Envelope, Fault, Kind};
+use crate::wire::scan::{Envelope, Fault, Kind, Malformed};
 use crate::wire::splice::{Edit, Edits};
 
 pub(super) type Routed = Result<(), RpcError>;
@@ -46,10 +47,13 @@ fn ends_session(method: &[u8]) -> bool {
 }
 
 impl Bus {
-    pub(super) fn client_line(&mut self, link: Link, line: &[u8], prefixes: &mut PrefixCache) {
-        if line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
-            return;
-        }
+    /// Handles a line that is not blank. `scan` gives the result of `Envelope::scan` for it.
+    pub(super) fn client_line<'a>(
+        &mut self,
+        link: Link,
+        line: &[u8],
+        scan: impl FnOnce() -> Result<Cow<'a, Envelope>, Malformed>,
+    ) {
         let Some(client) = self.clients.get_mut(link) else { return };
         let is_first = match client.auth {
             AuthState::Accepted => false,
@@ -59,7 +63,7 @@ impl Bus {
             AuthState::Rejected => false,
         };
         client.auth = AuthState::Accepted;
-        let scanned = prefixes.scan(line);
+        let scanned = scan();
         let envelope = match &scanned {
             Ok(envelope) => envelope,
             Err(malformed) if is_first && matches!(malformed.fault, Fault::Syntax { .. }) => {
@@ -195,7 +199,13 @@ impl Bus {
                 client.set_handshake(handshake, &mut self.held);
             }
         }
-        let worker_id = self.worker_for_request(link, pool)?;
+        let chosen = self.worker_for_request(link, pool);
+        if chosen.is_err()
+            && let Some(client) = self.clients.get_mut(link)
+        {
+            client.keep_agreed(&mut self.held);
+        }
+        let worker_id = chosen?;
         let caller = self.clients.find(link)?.endpoint;
         self.check_backlog(worker_id, link)?;
         let Some(worker) = self.workers.get_mut(worker_id) else { return Err(RpcError::unknown_session()) };
@@ -323,7 +333,15 @@ impl Bus {
             _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
         let session = SessionRef::Known(key);
-        self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        let call = self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        let is_kept = match purpose {
+            Purpose::Set(_) => true,
+            Purpose::Ask => keep::is_said_meanwhile(method),
+            _ => false,
+        };
+        if is_kept && self.keeper.link().is_some() {
+            keep::aside(self, key, link, message, call);
+        }
         Ok(())
     }
 
@@ -337,6 +355,9 @@ impl Bus {
         message: Message<'_>,
     ) -> Routed {
         let (id, params) = (message.id().unwrap_or(b"null"), message.params().unwrap_or(b"{}"));
+        if params.len() > OPENING_BYTES {
+            return Err(RpcError::too_long("the params of a session/cancel", OPENING_BYTES));
+        }
         let start = br#"{"jsonrpc":"2.0","method":"session/cancel","params":"#;
         let line = [&start[..], params, b"}"].concat();
         let envelope = Envelope::scan(&line).map_err(|malformed| RpcError::malformed(&malformed))?;

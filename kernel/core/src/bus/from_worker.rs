@@ -2,6 +2,9 @@
 //!
 //! A worker can speak only of its own sessions.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use log::{debug, warn};
 
 use super::Bus;
@@ -10,7 +13,7 @@ use super::lists;
 use super::mcp::is_mcp;
 use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, NESTED_BYTES, STICKY_NOTIFICATION_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
@@ -19,10 +22,9 @@ use crate::state::session_id::is_tagged;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{self, member, text};
+use crate::wire::nested::{self, member, text, within};
 use crate::wire::partial_scan::PartialScan;
-use crate::wire::prefix_cache::PrefixCache;
-use crate::wire::scan::Kind;
+use crate::wire::scan::{Envelope, Kind, Malformed};
 use crate::wire::splice::{Edit, Edits, with_nested};
 
 /// Whether a notification about no session is about the whole process, whichever client it works for: its login, its
@@ -31,7 +33,7 @@ fn is_for_all(message: Message<'_>) -> bool {
     match message.method() {
         b"auth/status_update" | b"_auth/status_update" | b"session/list_changed" | b"quota/update" => true,
         b"session/update" => {
-            let update = member(message.line, message.envelope.params, b"update");
+            let update = member(message.line, within(message.envelope.params, NESTED_BYTES), b"update");
             let kind = text(message.line, update, b"sessionUpdate").map(|kind| kind.of(message.line));
             kind == Some(br#""quota_update""#)
         }
@@ -40,10 +42,13 @@ fn is_for_all(message: Message<'_>) -> bool {
 }
 
 impl Bus {
-    pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8], prefixes: &mut PrefixCache) {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return;
-        }
+    /// Handles a line that is not blank. `scan` gives the result of `Envelope::scan` for it.
+    pub(super) fn worker_line<'a>(
+        &mut self,
+        id: WorkerId,
+        line: &[u8],
+        scan: impl FnOnce() -> Result<Cow<'a, Envelope>, Malformed>,
+    ) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.ignored {
             return;
@@ -52,7 +57,7 @@ impl Bus {
         worker.lines_in += 1;
         let only_answers = worker.closes_first;
         // The envelope is not moved out of the result: that would be a copy.
-        let malformed = match &prefixes.scan(line) {
+        let malformed = match &scan() {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, Message::new(line, envelope));
             }
@@ -337,7 +342,8 @@ impl Bus {
     }
 
     /// Routes a message about no session. It may belong to any turn of its worker, so it goes to a client only if all
-    /// of them are that client's, and a notification is kept for clients that come later only if there is no turn.
+    /// of them are that client's, and a notification is kept for clients that come later only if there is no turn, and
+    /// no two clients that it may be for.
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if message.is_notification() && is_for_all(message) {
@@ -345,19 +351,26 @@ impl Bus {
             if message.method() != b"session/list_changed" {
                 worker.keep_notification(message, &mut self.held);
             }
-            for client in worker.clients.iter().copied().collect::<Vec<_>>() {
-                self.forward_to_client(id, client, message, None);
-            }
-            return;
+            let hearers = match message.method() {
+                b"session/list_changed" => lists::hearers(self, id),
+                _ => worker.clients.clone(),
+            };
+            return tell_all(self, id, &hearers, message);
         }
         if message.is_notification() && message.method() == b"_session/list/changes" {
             return lists::changed(self, id, message);
         }
         let is_working = self.calls.has_work(worker.endpoint) || self.sessions.has_turn(id);
-        if message.is_notification() && (!is_working || !enabled(Check::IdleNotice)) {
+        let (has_clients, only) = (!worker.clients.is_empty(), self.only_client(id));
+        let is_private = has_clients && only.is_none() && enabled(Check::SharedNotice);
+        if message.is_notification()
+            && !is_private
+            && (!is_working || !enabled(Check::IdleNotice))
+            && let Some(worker) = self.workers.get_mut(id)
+        {
             worker.keep_notification(message, &mut self.held);
         }
-        match self.only_client(id) {
+        match only {
             Some(only) => self.forward_to_client(id, only, message, None),
             None => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
         }
@@ -414,4 +427,24 @@ impl Bus {
             _ => self.counters.dropped_notifications += 1,
         }
     }
+}
+
+/// Tells these clients what is about a whole process. Where they are several, the line may not be long, and one that
+/// does not keep up misses it: the others and the process are not made to wait for it.
+fn tell_all(bus: &mut Bus, id: WorkerId, clients: &BTreeSet<Link>, message: Message<'_>) {
+    let are_several = clients.len() > 1;
+    if are_several && message.line.len() > STICKY_NOTIFICATION_BYTES {
+        bus.counters.dropped_notifications += 1;
+        return bus.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
+    }
+    let shared = bus.links.share(clients.len(), message.line);
+    let message = Message { line: shared.line(message.line), ..message };
+    for client in clients.iter().copied() {
+        if are_several && !bus.keeps_up(client, message.line.len()) {
+            bus.counters.dropped_notifications += 1;
+            continue;
+        }
+        bus.forward_to_client(id, client, message, None);
+    }
+    bus.links.end_share(shared);
 }

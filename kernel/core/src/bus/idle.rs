@@ -28,10 +28,10 @@ impl Bus {
         if is_plain && worker.dedicated_to.is_none() && self.pools.get(worker.pool).is_some_and(is_kept) {
             return;
         }
-        self.may_be_idle(id);
+        self.todo.idle(id);
     }
 
-    fn may_be_idle(&mut self, id: WorkerId) {
+    pub(super) fn may_be_idle(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if !worker.life.is_up() {
             return;
@@ -41,7 +41,9 @@ impl Bus {
             (worker.closes_first, worker.ignored) = (false, true);
             return self.step_worker(id, Input::Replace);
         }
-        if (worker.drains || worker.leaves_for.is_some()) && self.lets_go(id) {
+        if worker.leaves_for.is_some() {
+            self.hand_sessions_over(id);
+        } else if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };

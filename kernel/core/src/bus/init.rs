@@ -39,7 +39,7 @@ impl Bus {
             return self.flush_backlog(id);
         }
         let call = self.calls.ask(BUS, worker.endpoint, Id::none(), Purpose::Initialize, None);
-        worker.initialize_by = self.now + self.limits.init_timeout;
+        (worker.initialize_at, worker.initialize_by) = (self.now, self.now + self.limits.init_timeout);
         self.alarms.set(worker.initialize_by, Alarm::Handshake(id));
         let line = handshake.request(call.wire());
         worker.init = Init::Sent(handshake);

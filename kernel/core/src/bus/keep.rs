@@ -27,6 +27,10 @@ use crate::wire::splice::Edit;
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How much of a log the keeper is told at once.
 const LOG_PART_BYTES: usize = 256 << 10;
+/// How every line that the keeper is told begins, up to the number of its session.
+const KEPT_START: &[u8] = br#"{"jsonrpc":"2.0","method":"_bus/kept","params":{"session":"s"#;
+/// Lines with more edits than these take a list on the heap.
+const FEW_EDITS: usize = 4;
 
 /// Who says something.
 #[derive(Clone, Copy)]
@@ -183,6 +187,32 @@ fn introduce(bus: &mut Bus, link: Link, key: SessionKey, opened: &str) {
     }
 }
 
+/// A session is open again, and may say nothing for long. The keeper knows of it from now on: what is open is not
+/// removed, and who joins is told what was said before.
+#[cold]
+pub(super) fn opened_again(bus: &mut Bus, key: SessionKey) {
+    let Some(link) = bus.keeper.link() else { return };
+    let root = bus.sessions.root(key);
+    let is_told = |session: &Session| session.told_keeper == Some(link);
+    let session = bus.sessions.get(root).filter(|it| it.is_kept && !it.is_label && !is_told(it));
+    let Some(session) = session.filter(|_| !bus.keeper.behind.contains_key(&root)) else { return };
+    let told = opened(bus, root, session);
+    let (is_silent, is_logged) = (session.said == 0, session.is_shared && bus.limits.session_log_bytes > 0);
+    if is_silent {
+        // What the agent has not told again is on disk, if it is anywhere.
+        bus.sessions.set_older_than_log(root);
+    }
+    if bus.keeps_up(link, told.len()) {
+        return introduce(bus, link, root, &told);
+    }
+    if is_logged {
+        // They are in the log, which it is told when it has room.
+        bus.keeper.take_missed(root);
+    }
+    bus.keeper.behind.insert(root, 0);
+    bus.alarms.arm(bus.now + LOOK_AGAIN, Alarm::Keeper);
+}
+
 /// Something is said in a session. `is_logged`: it is counted among the lines of the session.
 #[inline]
 pub(super) fn line(bus: &mut Bus, key: SessionKey, by: By, line: &[u8], edits: &[Edit<'_>], is_logged: bool) {
@@ -191,15 +221,39 @@ pub(super) fn line(bus: &mut Bus, key: SessionKey, by: By, line: &[u8], edits: &
     }
 }
 
-/// The same for a request of an agent or a prompt, whose id the bus replaces by this one.
+/// Like `line`, for a prompt or for a request of an agent, whose id the bus replaces by this one.
 pub(super) fn request(bus: &mut Bus, key: SessionKey, by: By, message: Message<'_>, id: &[u8]) {
+    named_line(bus, key, by, message, id, matches!(by, By::Client(_)));
+}
+
+/// A client says something beside its prompts, or sets something. That is in no log.
+#[cold]
+pub(super) fn aside(
+    bus: &mut Bus,
+    key: SessionKey,
+    client: Link,
+    message: Message<'_>,
+    call: Option<CallKey>,
+) {
+    let mut digits = itoa::Buffer::new();
+    let id = call.map(|call| call.spelled(&mut digits)).unwrap_or_default();
+    named_line(bus, key, By::Client(client), message, id, false);
+}
+
+/// Whether a client says this to an agent that works: some agents take it in before their turn is over.
+pub(super) fn is_said_meanwhile(method: &[u8]) -> bool {
+    matches!(method, b"_session/steering" | b"session/inject")
+}
+
+/// Tells the keeper a line under the names of the bus.
+fn named_line(bus: &mut Bus, key: SessionKey, by: By, message: Message<'_>, id: &[u8], is_logged: bool) {
     let Some(session) = bus.keeper.link().and_then(|_| bus.sessions.get(key)) else { return };
     let (token, envelope) = (session.bus_token.clone(), message.envelope);
     let mut edits = Vec::with_capacity(2);
     edits.extend(envelope.id.map(|span| Edit::new(span, id)));
     edits.extend(envelope.session.or(envelope.top_session).map(|span| Edit::new(span, &token)));
     edits.sort_by_key(|edit| edit.span.start);
-    line(bus, key, by, message.line, &edits, matches!(by, By::Client(_)));
+    line(bus, key, by, message.line, &edits, is_logged);
 }
 
 /// An answer, under this id.
@@ -278,8 +332,11 @@ fn tell(
     is_logged: bool,
 ) {
     let root = bus.sessions.root(key);
-    let is_again = bus.sessions.get(key).is_none_or(|it| it.is_retold || it.is_told_again());
-    let Some(session) = bus.sessions.get(root).filter(|session| session.is_kept && !is_again) else { return };
+    let Some(own) = bus.sessions.get(key).filter(|own| !own.is_retold && !own.is_told_again()) else {
+        return;
+    };
+    let session = if root == key { Some(own) } else { bus.sessions.get(root) };
+    let Some(session) = session.filter(|session| session.is_kept) else { return };
     let (said, is_counted) = (session.said, session.is_shared);
     let is_replay = session.loads > 0;
     let is_known = session.told_keeper == Some(link);
@@ -301,28 +358,42 @@ fn tell(
     if !bus.keeps_up(link, line.len()) {
         return bus.keeper.miss(root);
     }
-    let mut start = String::with_capacity(160);
-    let _ = write!(
-        start,
-        r#"{{"jsonrpc":"2.0","method":"_bus/kept","params":{{"session":"s{}","by":"#,
-        root.number()
-    );
+    let mut start = std::mem::take(&mut bus.keeper.start);
+    let mut digits = itoa::Buffer::new();
+    start.clear();
+    start.extend_from_slice(KEPT_START);
+    start.extend_from_slice(digits.format(root.number()).as_bytes());
     match by {
-        By::Agent => start.push_str(r#""agent""#),
-        By::Bus => start.push_str(r#""bus""#),
-        By::Client(client) => start.push_str(&bus.quoted_name(client)),
+        By::Agent => start.extend_from_slice(br#"","by":"agent""#),
+        By::Bus => start.extend_from_slice(br#"","by":"bus""#),
+        By::Client(client) => {
+            start.extend_from_slice(br#"","by":"#);
+            start.extend_from_slice(bus.quoted_name(client).as_bytes());
+        }
     }
     if is_counted {
-        let _ = write!(start, r#","before":{},"n":{said}"#, said.saturating_sub(u64::from(is_logged)));
+        start.extend_from_slice(br#","before":"#);
+        start.extend_from_slice(digits.format(said.saturating_sub(u64::from(is_logged))).as_bytes());
+        start.extend_from_slice(br#","n":"#);
+        start.extend_from_slice(digits.format(said).as_bytes());
     }
-    start.push_str(&missed(bus, root));
-    start.push_str(if is_replay { r#","replay":true,"message":"# } else { r#","message":"# });
-    let end = Span::new(line.len(), line.len());
-    let mut all = Vec::with_capacity(edits.len() + 2);
-    all.push(Edit::new(Span::new(0, 0), start.as_bytes()));
-    all.extend_from_slice(edits);
-    all.push(Edit::new(end, b"}}"));
-    bus.links.send(link, line, &all);
+    start.extend_from_slice(missed(bus, root).as_bytes());
+    start.extend_from_slice(if is_replay { br#","replay":true,"message":"# } else { br#","message":"# });
+    let first = Edit::new(Span::new(0, 0), &start);
+    let last = Edit::new(Span::new(line.len(), line.len()), b"}}");
+    // Few lines have more edits than those of the session and of what it names.
+    let (mut few, more);
+    let all = if edits.len() <= FEW_EDITS {
+        few = [last; FEW_EDITS + 2];
+        few[0] = first;
+        few[1..=edits.len()].copy_from_slice(edits);
+        &few[..edits.len() + 2]
+    } else {
+        more = [&[first], edits, &[last]].concat();
+        &more[..]
+    };
+    bus.links.send(link, line, all);
+    bus.keeper.start = start;
 }
 
 /// What the keeper is told of a session before its first line.

@@ -1,26 +1,68 @@
-//! Work in pieces: what one event causes and what is too much to be done at once. `state::leftovers` says why.
+//! What follows from lines and events, in the order that `state::todo` gives it, and work in pieces: what one event
+//! causes and what is too much to be done at once. `state::leftovers` says why.
 
 use super::Bus;
 use crate::id::{SessionKey, WorkerId};
 use crate::state::leftovers::Leftover;
+use crate::state::lifecycle::Effect;
 use crate::state::timers::Alarm;
+use crate::state::todo::Due;
 use crate::wire::error::RpcError;
 
 impl Bus {
-    /// Does as much of this work as this call may do, and keeps the rest.
-    pub(super) fn begin_work(&mut self, work: Leftover) {
-        self.leftovers.push_first(work);
-        let count = self.leftovers.len();
-        while self.leftovers.len() >= count && !self.leftovers.is_spent() {
-            self.work_step();
+    /// Carries out what follows from the line or the event that has just been handled. Only what the shell calls, and
+    /// the loop that reads lines, lead here: a consequence never runs in the middle of its cause.
+    #[inline]
+    pub(super) fn follow_up(&mut self) {
+        if !self.todo.is_empty() {
+            self.follow_up_all();
         }
+    }
+
+    #[cold]
+    fn follow_up_all(&mut self) {
+        while let Some(due) = self.todo.next() {
+            match due {
+                Due::Ended(failed) => self.call_failed(&failed),
+                Due::Effect(id, Effect::FailCalls) => self.on_worker_lost(id),
+                Due::Effect(id, effect) => self.apply_effect(id, effect),
+                Due::Step => self.begun_step(),
+                Due::Behind(link, key) => self.let_behind_go(link, key),
+                Due::Prompt(key) => self.send_waiting_prompts(key),
+                Due::Idle(id) => self.may_be_idle(id),
+                Due::Restart => self.restart_next(),
+            }
+        }
+    }
+
+    /// This work is done before older work, as much of it as this call may do.
+    pub(super) fn begin_work(&mut self, work: Leftover) {
+        self.todo.work_begins(self.leftovers.len());
+        self.leftovers.push_first(work);
+    }
+
+    /// One step of the work that has just begun.
+    fn begun_step(&mut self) {
+        let is_left = self.todo.begun().is_some_and(|before| self.leftovers.len() > before);
+        if is_left && !self.leftovers.is_spent() {
+            return self.work_step();
+        }
+        self.todo.work_is_done();
         self.go_on_soon();
+    }
+
+    /// Does what has just begun, so that there is room for what is handled now.
+    pub(super) fn make_room(&mut self) {
+        while self.todo.begun().is_some() {
+            self.begun_step();
+        }
     }
 
     /// Goes on with the work that is left.
     pub(super) fn go_on(&mut self) {
         while !self.leftovers.is_empty() && !self.leftovers.is_spent() {
             self.work_step();
+            self.follow_up();
         }
         self.leftovers.rotate();
         // Only here, and not in other calls: a chunk whose lines go to hundreds of peers makes the shell call the bus
@@ -52,7 +94,12 @@ impl Bus {
                 self.end_step(link, last);
             }
             Some(Leftover::Orphans(orphans)) => match orphans.pop_first() {
-                Some(orphan) => self.end_orphan(orphan),
+                Some(orphan) => {
+                    let has_owner = self.sessions.get(orphan).is_some_and(|session| session.owner.is_some());
+                    if self.sessions.is_orphan(orphan) && !has_owner {
+                        self.end_session(orphan);
+                    }
+                }
                 None => self.leftovers.remove_done(),
             },
             Some(Leftover::Unheard(unheard, link)) => match unheard.pop(&mut self.held) {

@@ -1,11 +1,12 @@
-//! Lists of sessions: whoever asks for one is told the sessions of all nodes that the pool has a process at, under the
-//! names that it uses for them, and none that another client has for itself.
+//! Lists of sessions: whoever asks for one is told the sessions of all processes of the pool that work for clients like
+//! it, under the names that it uses for them, each once, and none that another client has for itself.
 //!
-//! The processes of one node have one store, so one of them is asked. Those of several are asked one after the other,
-//! so that the request is with one of them at any time, and whatever ends it there ends it. A list that is long, or of
-//! which a process has further pages, ends with a cursor of the bus, which says where to go on.
+//! The processes are asked one after the other, so that the request is with one of them at any time, and whatever ends
+//! it there ends it. A list that is long, or of which a process has further pages, ends with a cursor of the bus, which
+//! says where to go on. What stood on earlier pages is not remembered: behind the first page, a process whose store has
+//! been listed adds only the sessions that it has open.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,21 +16,23 @@ use super::forward::{Forward, SessionRef};
 use super::pipe_role::Rights;
 use crate::config::Mode;
 use crate::id::{CallKey, Key, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::OPENING_BYTES;
+use crate::limit::{BATCH_BYTES, LIST_BYTES, NESTED_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, Purpose};
+use crate::state::handshake::Handshake;
 use crate::state::session_id::token;
+use crate::state::workers::Worker;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
-use crate::wire::nested::{self, Listed};
+use crate::wire::nested::{self, Listed, within};
 use crate::wire::scan::Envelope;
 use crate::wire::splice::{Edit, Edits, splice, with_nested};
 
 /// A longer list is not added to.
 const GATHERED_BYTES: usize = 256 << 10;
-/// What one change of a list may make the bus look at for several clients together. A longer one is for none of them.
-const CHANGE_BYTES: usize = 256 << 10;
+/// So many bytes of one change of a list are looked at for several clients together. A longer one is for none of them.
+pub(super) const CHANGE_BYTES: usize = 256 << 10;
 /// How the cursors of the bus begin.
 const CURSOR: &str = "bus.";
 
@@ -50,7 +53,7 @@ impl<'a> Place<'a> {
         format!(r#""{CURSOR}{}.{}.{}""#, key(self.first), key(self.now), self.cursor)
     }
 
-    /// What the bus spelled. None: it is a cursor of an agent.
+    /// The place that a cursor of the bus names. None: the cursor is an agent's.
     fn of(cursor: &'a [u8]) -> Option<Place<'a>> {
         let cursor = str::from_utf8(cursor).ok()?.strip_prefix('"')?.strip_suffix('"')?;
         let (first, rest) = cursor.strip_prefix(CURSOR)?.split_once('.')?;
@@ -63,23 +66,29 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What the call has, if there may be further processes: where the list is, what was asked, and the rows until now.
+/// The call of a list that may have rows of further processes keeps its place, its params, its rows until now, and
+/// whether there were pages before this one.
 #[derive(Deserialize)]
 struct Gathered<'a>(
     #[serde(borrow)] &'a RawValue,
     #[serde(borrow)] &'a RawValue,
     #[serde(borrow)] Vec<&'a RawValue>,
+    #[serde(default)] bool,
 );
 
 /// A client wants a list of sessions.
 #[cold]
 pub(super) fn ask(bus: &mut Bus, link: Link, pool: PoolId, message: Message<'_>) -> Result<(), RpcError> {
     let Message { line, envelope } = message;
-    let cursor = nested::text(line, envelope.params, b"cursor");
+    let cursor = nested::text(line, within(envelope.params, NESTED_BYTES), b"cursor");
     let place = cursor.and_then(|span| Place::of(span.of(line)));
     let (Some(span), Some(place)) = (cursor, place) else {
-        let to = bus.worker_for_request(link, pool)?;
-        return pass_on(bus, link, Place { first: to, now: to, cursor: "" }, message);
+        let to = match initialized_worker(bus, link, pool) {
+            Some(worker) => worker,
+            None => bus.worker_for_request(link, pool)?,
+        };
+        let place = Place { first: to, now: to, cursor: "" };
+        return pass_on(bus, link, (place, cursor.is_some()), message);
     };
     if !serves(bus, link, pool, place.now) {
         return Err(RpcError::invalid(
@@ -93,7 +102,7 @@ pub(super) fn ask(bus: &mut Bus, link: Link, pool: PoolId, message: Message<'_>)
     let mut edited = Vec::new();
     splice(&mut edited, line, &[Edit::new(span, own.as_bytes())]);
     let envelope = Envelope::scan(&edited).map_err(|malformed| RpcError::malformed(&malformed))?;
-    pass_on(bus, link, place, Message::new(&edited, &envelope))
+    pass_on(bus, link, (place, true), Message::new(&edited, &envelope))
 }
 
 /// Whether a list for this client may come from this process.
@@ -102,38 +111,80 @@ fn serves(bus: &Bus, link: Link, pool_id: PoolId, id: WorkerId) -> bool {
     bus.workers.get(id).is_some_and(|worker| {
         let is_for_it = pool.config.mode == Mode::Shared || worker.dedicated_to == Some(link);
         let is_up = worker.ready_link().is_some() && !worker.retiring;
-        worker.pool == pool_id && is_for_it && is_up && worker.is_compatible(&client.handshake)
+        let suits = worker.is_compatible(&client.handshake) || lists_for_plain(worker, &client.handshake);
+        worker.pool == pool_id && is_for_it && is_up && suits
     })
 }
 
-/// The process that comes next: the first of another node, or of another store.
-fn next(bus: &Bus, link: Link, place: Place<'_>) -> Option<WorkerId> {
-    let pool = bus.workers.get(place.now)?.pool;
-    let home =
-        |id: WorkerId| bus.workers.get(id).map(|worker| (worker.node.clone(), worker.store().cloned()));
-    let mut ids: Vec<_> =
-        bus.pools.get(pool)?.workers.iter().copied().filter(|id| *id != place.first).collect();
-    ids.sort_unstable();
-    let mut homes = HashSet::from([home(place.first)]);
-    ids.retain(|id| serves(bus, link, pool, *id) && homes.insert(home(*id)));
-    ids.into_iter().find(|id| place.now == place.first || *id > place.now)
+/// Whether this process can list sessions for a client that never initializes, although it was initialized for others.
+/// A list depends on no capabilities of a client, and a process of its own may take long to start.
+fn lists_for_plain(worker: &Worker, client: &Handshake) -> bool {
+    let handshake = worker.handshake().filter(|_| client.is_plain());
+    handshake.is_some_and(|handshake| handshake.may_list_for_plain())
 }
 
-/// Gives the request to the process whose turn it is.
-fn pass_on(bus: &mut Bus, link: Link, place: Place<'_>, message: Message<'_>) -> Result<(), RpcError> {
+/// A process that was initialized for others and can list sessions for this client, which never initializes, if there
+/// is none yet that is like the client.
+fn initialized_worker(bus: &Bus, link: Link, pool_id: PoolId) -> Option<WorkerId> {
+    let (handshake, pool) = (&bus.clients.get(link)?.handshake, bus.pools.get(pool_id)?);
+    if !handshake.is_plain() || pool.config.mode != Mode::Shared {
+        return None;
+    }
+    let is_like_it = |id: &WorkerId| {
+        bus.workers.get(*id).is_some_and(|worker| worker.is_compatible(handshake) && worker.life.is_up())
+    };
+    if pool.workers.iter().any(is_like_it) {
+        return None;
+    }
+    pool.workers.iter().copied().find(|id| serves(bus, link, pool_id, *id))
+}
+
+/// Whether a process is asked for its part of a list that another one has begun. An agent that has declared what it
+/// can, and not that it lists, is not.
+fn is_asked(bus: &Bus, link: Link, pool: PoolId, id: WorkerId) -> bool {
+    let lists = bus.workers.get(id).is_some_and(|worker| !worker.capabilities.lists_nothing);
+    lists && serves(bus, link, pool, id)
+}
+
+/// The process that comes next.
+fn next(bus: &Bus, link: Link, place: Place<'_>) -> Option<WorkerId> {
+    let pool = bus.workers.get(place.now)?.pool;
+    let comes = |id: &WorkerId| *id != place.first && (place.now == place.first || *id > place.now);
+    let ids = bus.pools.get(pool)?.workers.iter().copied().filter(comes);
+    ids.filter(|id| is_asked(bus, link, pool, *id)).min()
+}
+
+/// Whether a process that comes before this one has its store, at its node.
+fn is_listed_before(bus: &Bus, link: Link, place: Place<'_>) -> bool {
+    let home = |id: WorkerId| bus.workers.get(id).map(|worker| (&worker.node, worker.store()));
+    let pool = bus.workers.get(place.now).map(|worker| worker.pool);
+    let Some((pool, config)) = pool.and_then(|id| Some((id, bus.pools.get(id)?))) else { return false };
+    let is_alike = |id: WorkerId| home(id) == home(place.now);
+    let comes_before = |id: WorkerId| id < place.now && is_asked(bus, link, pool, id);
+    let mut others = config.workers.iter().copied().filter(|id| *id != place.now);
+    place.now != place.first && others.any(|id| is_alike(id) && (id == place.first || comes_before(id)))
+}
+
+/// Gives the request to the process whose turn it is. `has_pages`: there were pages before this one.
+fn pass_on(
+    bus: &mut Bus,
+    link: Link,
+    (place, has_pages): (Place<'_>, bool),
+    message: Message<'_>,
+) -> Result<(), RpcError> {
     let (from, to, purpose) = (link, place.now, Purpose::List);
     let call = bus.forward_to_worker(&Forward { from, to, message, purpose, session: SessionRef::None })?;
     let params = message.params().unwrap_or(b"{}");
-    if let (Some(call), Some(_)) = (call, next(bus, link, place))
-        && params.len() <= OPENING_BYTES
-    {
-        keep(bus, call, place, params, b"");
+    let is_part = next(bus, link, place).is_some() || has_pages && is_listed_before(bus, link, place);
+    if let Some(call) = call.filter(|_| is_part && params.len() <= OPENING_BYTES) {
+        keep(bus, call, place, params, b"", has_pages);
     }
     Ok(())
 }
 
-fn keep(bus: &mut Bus, call: CallKey, place: Place<'_>, params: &[u8], rows: &[u8]) {
-    let kept = [b"[", place.spelled().as_bytes(), b",", params, b",[", rows, b"]]"].concat();
+fn keep(bus: &mut Bus, call: CallKey, place: Place<'_>, params: &[u8], rows: &[u8], has_pages: bool) {
+    let has_pages = if has_pages { &b"true"[..] } else { b"false" };
+    let kept = [b"[", place.spelled().as_bytes(), b",", params, b",[", rows, b"],", has_pages, b"]"].concat();
     bus.calls.keep_params(call, &kept);
 }
 
@@ -146,11 +197,20 @@ pub(super) fn batch_get(
     message: Message<'_>,
 ) -> Result<(), RpcError> {
     let Message { line, envelope } = message;
+    if message.params().is_some_and(|params| params.len() > BATCH_BYTES) {
+        return Err(RpcError::invalid(format!(
+            "the params of {} are at most {BATCH_BYTES} bytes long",
+            String::from_utf8_lossy(message.method())
+        )));
+    }
     let to = bus.worker_for_request(link, pool)?;
     let mut names = Vec::new();
     for span in nested::ids(line, envelope.params, b"sessionIds") {
         let name = message.name(span);
-        names.push((span, token(bus.agent_name(pool, &name).0)));
+        let agent = bus.agent_name(pool, &name).0;
+        if *agent != *name {
+            names.push((span, token(agent)));
+        }
     }
     let mut edited = Vec::new();
     splice(&mut edited, line, &with_nested(&[], &names));
@@ -164,6 +224,11 @@ pub(super) fn batch_get(
 pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<'_>) {
     let Message { line, envelope } = message;
     let Some(to) = bus.calls.calling_client(call.caller) else { return };
+    if line.len() > LIST_BYTES {
+        bus.counters.too_large += 1;
+        let error = RpcError::too_long("the agent's list of sessions", LIST_BYTES);
+        return bus.send_error(to, Some(call.id.as_bytes()), &error);
+    }
     let gathered = call.params.as_deref().and_then(|kept| serde_json::from_slice::<Gathered<'_>>(kept).ok());
     let place = gathered.as_ref().and_then(|gathered| Place::of(gathered.0.get().as_bytes()));
     let (Some(gathered), Some(place)) = (gathered, place) else {
@@ -171,18 +236,20 @@ pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<
     };
     // The call may have moved here from a process that died.
     let place = Place { now: id, ..place };
+    let adds_open = gathered.3 && is_listed_before(bus, to, place);
     let (mut rows, mut ids) = (Vec::new(), HashSet::new());
-    let others = gathered.2.iter().map(|row| row.get().as_bytes().to_vec());
-    for row in others.chain(rows_for(bus, (id, to), message, envelope.outcome).0) {
-        let id = nested::text(&row, nested::whole(&row), b"sessionId").map(|span| span.of(&row).to_vec());
-        if id.is_some_and(|id| !ids.insert(id)) {
-            continue;
+    let mut gather = |row: &[u8]| {
+        let id = nested::text(row, nested::whole(row), b"sessionId").map(|span| span.of(row).to_vec());
+        if id.is_none_or(|id| ids.insert(id)) {
+            add_row(&mut rows, row);
         }
-        if !rows.is_empty() {
-            rows.push(b',');
+    };
+    gathered.2.iter().for_each(|row| gather(row.get().as_bytes()));
+    for_each_row(bus, (id, to), message, envelope.outcome, |row, at| {
+        if !adds_open || at == Some(id) {
+            gather(row);
         }
-        rows.extend_from_slice(&row);
-    }
+    });
     let cursor = nested::text(line, envelope.outcome, b"nextCursor").map(|span| span.of(line));
     let cursor = cursor.and_then(|cursor| str::from_utf8(&cursor[1..cursor.len() - 1]).ok());
     let following = next(bus, to, place);
@@ -194,7 +261,7 @@ pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<
     if let (None, Some(place)) = (cursor, goes_on)
         && rows.len() <= GATHERED_BYTES
     {
-        return ask_next(bus, call, place, gathered.1.get().as_bytes(), &rows);
+        return ask_next(bus, call, place, &gathered, &rows);
     }
     if message.is_error() && rows.is_empty() && goes_on.is_none() {
         return bus.answer(id, call, message);
@@ -210,7 +277,8 @@ pub(super) fn answer(bus: &mut Bus, id: WorkerId, call: &Call, message: Message<
 }
 
 /// Asks the next process for the rest of the list.
-fn ask_next(bus: &mut Bus, call: &Call, place: Place<'_>, params: &[u8], rows: &[u8]) {
+fn ask_next(bus: &mut Bus, call: &Call, place: Place<'_>, gathered: &Gathered<'_>, rows: &[u8]) {
+    let params = gathered.1.get().as_bytes();
     let Some(worker) = bus.workers.get_mut(place.now) else { return };
     let Some(link) = worker.ready_link() else { return };
     worker.requests += 1;
@@ -221,7 +289,7 @@ fn ask_next(bus: &mut Bus, call: &Call, place: Place<'_>, params: &[u8], rows: &
     let id = key.spelled(&mut digits);
     let line =
         [br#"{"jsonrpc":"2.0","id":"#, id, br#","method":"session/list","params":"#, &own, b"}"].concat();
-    keep(bus, key, place, params, rows);
+    keep(bus, key, place, params, rows, gathered.3);
     if let (Endpoint::Client(from), Ok(envelope)) = (bus.calls.endpoint(call.caller), Envelope::scan(&line)) {
         let (from, to) = (Endpoint::Client(from), Endpoint::Worker(place.now));
         bus.trace_line(from, to, None, Some(key), Message::new(&line, &envelope));
@@ -237,52 +305,84 @@ fn answer_alone(bus: &mut Bus, (id, to): (WorkerId, Link), call: &Call, message:
     let (rows, Some(list)) = rows_for(bus, (id, to), message, envelope.outcome) else {
         return bus.answer(id, call, message);
     };
-    let rows = rows.join(&b","[..]);
     let mut edits = Edits::none();
     edits.add(span, call.id.as_bytes());
     edits.add(list, &rows);
     bus.links.send(to, line, &edits);
 }
 
-/// An agent tells that its list has changed, with rows. Every client of the process hears of the sessions that it may
-/// see.
+/// The clients whose lists have the sessions of this process: those of every process of its pool that has its store.
+pub(super) fn hearers(bus: &Bus, id: WorkerId) -> BTreeSet<Link> {
+    let Some(worker) = bus.workers.get(id) else { return BTreeSet::new() };
+    let of_pool = bus.pools.get(worker.pool).map_or(&[][..], |pool| &pool.workers);
+    let others = of_pool.iter().filter_map(|other| bus.workers.get(*other));
+    let others = others.filter(|other| other.store() == worker.store());
+    others.chain([worker]).flat_map(|worker| worker.clients.iter().copied()).collect()
+}
+
+/// An agent tells that its list has changed, with rows. Each of those whose lists have them hears of the sessions that
+/// it may see. One of several that does not keep up misses it.
 pub(super) fn changed(bus: &mut Bus, id: WorkerId, message: Message<'_>) {
     let Message { line, envelope } = message;
-    let clients = bus.workers.get(id).map(|worker| worker.clients.iter().copied().collect::<Vec<_>>());
-    let count = clients.as_ref().map_or(0, Vec::len);
-    if count > 1 && count * line.len() > CHANGE_BYTES {
+    let clients = hearers(bus, id);
+    let count = clients.len();
+    if line.len() > LIST_BYTES || count > 1 && count * line.len() > CHANGE_BYTES {
         bus.counters.dropped_notifications += 1;
         return;
     }
     let removed = nested::ids(line, envelope.params, b"removed");
-    for to in clients.unwrap_or_default() {
-        let mut edits: Vec<(Span, Vec<u8>)> = bus
-            .index()
-            .names_for(to, id, message, &removed)
-            .into_iter()
-            .map(|(span, token)| (span, token.to_vec()))
-            .collect();
+    for to in clients {
+        if count > 1 && !bus.keeps_up(to, line.len()) {
+            bus.counters.dropped_notifications += 1;
+            continue;
+        }
+        let mut edits: Vec<(Span, Vec<u8>)> = Vec::new();
+        for span in &removed {
+            let session = key_of(bus, id, message, *span).and_then(|key| bus.sessions.get(key));
+            edits.extend(session.and_then(|it| it.token_of(to)).map(|token| (*span, token.to_vec())));
+        }
         let (rows, list) = rows_for(bus, (id, to), message, envelope.params);
-        edits.extend(list.map(|list| (list, rows.join(&b","[..]))));
+        edits.extend(list.map(|list| (list, rows)));
         bus.links.send(to, line, &with_nested(&[], &edits));
         bus.trace_line(Endpoint::Worker(id), Endpoint::Client(to), None, None, message);
     }
 }
 
-/// The rows in this object that a client may see, with the names that it uses, and the place of all rows within the
-/// brackets. Sessions that other connected clients own are left out. Titles are remembered.
+/// The rows in this object that a client may see, as they stand in a list, and the place of all rows within the
+/// brackets.
 fn rows_for(
+    bus: &mut Bus,
+    ends: (WorkerId, Link),
+    message: Message<'_>,
+    object: Option<Span>,
+) -> (Vec<u8>, Option<Span>) {
+    let mut rows = Vec::new();
+    let list = for_each_row(bus, ends, message, object, |row, _| add_row(&mut rows, row));
+    (rows, list)
+}
+
+fn add_row(rows: &mut Vec<u8>, row: &[u8]) {
+    if !rows.is_empty() {
+        rows.push(b',');
+    }
+    rows.extend_from_slice(row);
+}
+
+/// Calls `each` with the rows in this object that a client may see, with the names that it uses, and the process that
+/// has the session open, if one does. Sessions that other connected clients own are left out. Titles are remembered.
+/// Returns the place of all rows within the brackets.
+fn for_each_row(
     bus: &mut Bus,
     (id, to): (WorkerId, Link),
     message: Message<'_>,
     object: Option<Span>,
-) -> (Vec<Vec<u8>>, Option<Span>) {
+    mut each: impl FnMut(&[u8], Option<WorkerId>),
+) -> Option<Span> {
     let line = message.line;
     let pool = bus.workers.get(id).map(|worker| worker.pool);
     let hides_unknown = pool.is_some_and(|pool| bus.index().has_unknown_children(pool));
-    let (mut rows, mut list) = (Vec::new(), None::<Span>);
-    for Listed { element, id: named, forked_from } in nested::listed_sessions(line, object) {
-        list = Some(Span { start: list.map_or(element.start, |list| list.start), end: element.end });
+    let mut row = Vec::new();
+    nested::for_each_listed(line, object, |Listed { element, id: named, forked_from }| {
         let key = named.and_then(|span| key_of(bus, id, message, span));
         if let (Some(key), Some(title)) = (key, nested::member(line, Some(element), b"title"))
             && let Some(session) = bus.sessions.get_mut(key)
@@ -292,7 +392,7 @@ fn rows_for(
         }
         let is_foreign = key.map_or(hides_unknown, |key| is_hidden(bus, to, key));
         if is_foreign && enabled(Check::ListOwner) {
-            continue;
+            return;
         }
         let mut names = Vec::new();
         for span in named.into_iter().chain(forked_from) {
@@ -308,11 +408,10 @@ fn rows_for(
             let within = |at: u32| (at - element.start) as usize;
             names.extend(token.map(|token| (Span::new(within(span.start), within(span.end)), token)));
         }
-        let mut row = Vec::new();
+        row.clear();
         splice(&mut row, element.of(line), &with_nested(&[], &names));
-        rows.push(row);
-    }
-    (rows, list)
+        each(&row, key.and_then(|key| bus.sessions.worker_of(key)));
+    })
 }
 
 /// Whether another client has this session for itself.

@@ -6,15 +6,8 @@ use crate::api::{Moment, micros};
 use crate::id::WorkerId;
 
 impl Bus {
-    #[inline]
-    pub(super) fn rotate_metrics(&mut self) {
-        if self.now.as_secs() > self.metrics.second {
-            self.begin_second();
-        }
-    }
-
     #[cold]
-    fn begin_second(&mut self) {
+    pub(super) fn begin_second(&mut self) {
         let (from, to) = (self.metrics.second, self.now.as_secs());
         let totals = Report::new(self).flow_totals();
         self.metrics.flow.rotate(from, to, totals);

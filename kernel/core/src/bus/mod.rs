@@ -45,6 +45,7 @@ mod replace;
 pub(crate) mod save;
 mod session;
 mod shutdown;
+pub(crate) mod slow_start;
 mod status;
 mod supervise;
 mod trace;
@@ -80,6 +81,7 @@ use crate::state::session_id::Tags;
 use crate::state::sessions::Sessions;
 use crate::state::stderr_logs::StderrLogs;
 use crate::state::timers::{Alarm, Alarms};
+use crate::state::todo::Todo;
 use crate::state::tracers::Tracers;
 use crate::state::workers::Worker;
 use crate::token::TokenDigest;
@@ -124,6 +126,9 @@ pub struct Bus {
     operation: Operation,
     stderr_logs: StderrLogs,
     leftovers: Leftovers,
+    /// It is empty between two calls of the shell, so that nothing of it is ever saved.
+    #[serde(skip)]
+    todo: Todo,
     /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
     now: Moment,
@@ -188,6 +193,7 @@ impl Bus {
             operation: Operation::default(),
             stderr_logs: StderrLogs::default(),
             leftovers: Leftovers::default(),
+            todo: Todo::default(),
             held: HeldBytes::default(),
             now,
         };
@@ -210,16 +216,18 @@ impl Bus {
         if self.stopping.is_some() {
             return None;
         }
-        Some(self.add_pending_client(origin, pool))
+        let link = self.add_pending_client(origin, pool);
+        self.settle();
+        Some(link)
     }
 
     /// Accepts a peer that needs no token: the process that started the bus, on its stdin and stdout.
     pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         self.set_time(now);
-        if self.stopping.is_some() || self.find_client_slot().is_err() {
-            return None;
-        }
-        Some(self.add_client(pool, AuthState::AwaitingFirstLine))
+        let has_slot = self.stopping.is_none() && self.find_client_slot().is_ok();
+        let link = has_slot.then(|| self.add_client(pool, AuthState::AwaitingFirstLine));
+        self.settle();
+        link
     }
 
     /// The error line for a connection that `connect` refused.
@@ -416,13 +424,17 @@ impl Bus {
         self.calls.now = now;
         self.links.queue_limit = self.queue_limit();
         self.leftovers.begin_call(self.limits.work_piece);
-        self.rotate_metrics();
+        if now.as_secs() > self.metrics.second {
+            self.begin_second();
+        }
     }
 
-    /// Resumes links that have room again and arms stall timers. Every entry point ends with it.
+    /// Carries out what follows, resumes links that have room again and arms stall timers. Every call that the shell
+    /// makes and that can cause something ends with it.
     #[inline]
     fn settle(&mut self) {
-        let is_settled = self.links.is_settled()
+        let is_settled = self.todo.is_empty()
+            && self.links.is_settled()
             && self.leftovers.is_empty()
             && self.stopping.is_none()
             && !self.alarms.is_crowded();
@@ -434,20 +446,22 @@ impl Bus {
 
     #[cold]
     fn settle_rest(&mut self) {
+        self.follow_up();
         while !self.leftovers.is_spent()
             && let Some(link) = self.links.next_resumed()
         {
             self.leftovers.spend(RESUME_STEPS);
             self.read_on(link);
         }
-        self.go_on_soon();
         self.watch_full();
         if self.alarms.is_crowded() {
             self.forget_alarms();
         }
-        if self.stopping.is_some() {
-            self.stop_further();
+        while self.stopping.is_some() && self.stop_further() {
+            self.follow_up();
         }
+        self.follow_up();
+        self.go_on_soon();
     }
 
     /// Handles what is left of a link that was not read for a while. If that is all, the shell reads on.
@@ -457,6 +471,7 @@ impl Bus {
             self.links.act(Action::Resume(link));
         }
         self.finish(link);
+        self.follow_up();
     }
 
     /// Forgets the alarms of what is gone.

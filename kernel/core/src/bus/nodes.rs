@@ -20,7 +20,7 @@ use crate::state::handshake::Handshake;
 use crate::state::lifecycle::State;
 use crate::state::pools::Pool;
 use crate::state::session_id::{Tagged, is_tagged};
-use crate::state::workers::Recycled;
+use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::scan::Envelope;
@@ -121,7 +121,18 @@ impl<'a> Placement<'a> {
         }
         let (_, lost) = at_node().find(|(_, worker)| worker.has_lost_node())?;
         let why = lost.last_error.as_deref().unwrap_or_default();
-        Some(RpcError::node_lost(&pool.config, node, why).with_stderr(lost.stderr.last_lines()))
+        Some(lost.explain(RpcError::node_lost(&pool.config, node, why)))
+    }
+
+    /// Whether its workers are at nodes, or find some.
+    pub(super) fn has_nodes(&self, pool: &'a Pool) -> bool {
+        let has_node = |(_, worker): (WorkerId, &Worker)| worker.node.is_some();
+        !pool.config.nodes.is_empty() || pool.config.finds_nodes || self.workers_of(pool).any(has_node)
+    }
+
+    fn knows_node(&self, pool: &'a Pool, node: &str) -> bool {
+        let is_at = |(_, worker): (WorkerId, &Worker)| worker.node.as_deref() == Some(node);
+        pool.config.nodes.iter().any(|known| **known == *node) || self.workers_of(pool).any(is_at)
     }
 
     /// Whether the pool has more workers than it keeps, so that this one can go when it is idle.
@@ -144,7 +155,7 @@ impl Bus {
     /// the pool as it is, or it is that of another bus in front of such a node, and the node's name is inside.
     pub(super) fn agent_name<'n>(&self, pool: PoolId, name: &'n [u8]) -> (&'n [u8], Option<&'n str>) {
         let Some(tagged) = Tagged::of(name) else { return (name, None) };
-        let Some(pool) = self.pools.get(pool).filter(|pool| self.has_nodes(pool)) else {
+        let Some(pool) = self.pools.get(pool).filter(|pool| self.placement().has_nodes(pool)) else {
             return (tagged.agent, None);
         };
         let inner = Tagged::of(tagged.agent).and_then(|inner| inner.bus);
@@ -155,7 +166,7 @@ impl Bus {
         for _ in 0..NODE_DEPTH {
             let Some(tagged) = Tagged::of(at) else { break };
             if let Some(bus) = tagged.bus
-                && self.knows_node(pool, bus)
+                && self.placement().knows_node(pool, bus)
             {
                 return (at, Some(bus));
             }
@@ -169,7 +180,10 @@ impl Bus {
 
     /// The node in an id of an agent of this pool.
     pub(super) fn node_of_agent_name<'n>(&self, pool: PoolId, agent: &'n [u8]) -> Option<&'n str> {
-        self.pools.get(pool).filter(|pool| self.has_nodes(pool)).and_then(|_| Tagged::of(agent)?.bus)
+        self.pools
+            .get(pool)
+            .filter(|pool| self.placement().has_nodes(pool))
+            .and_then(|_| Tagged::of(agent)?.bus)
     }
 
     /// The node in a line for a worker of this pool, which names a session as the worker does.
@@ -177,17 +191,6 @@ impl Bus {
         let envelope = Envelope::scan(line).ok().filter(|_| enabled(Check::MovedNode))?;
         let name = Message::new(line, &envelope).session_name()?;
         self.node_of_agent_name(pool, &name).map(Box::from)
-    }
-
-    fn has_nodes(&self, pool: &Pool) -> bool {
-        let has_node = |id: &WorkerId| self.workers.get(*id).is_some_and(|worker| worker.node.is_some());
-        !pool.config.nodes.is_empty() || pool.config.finds_nodes || pool.workers.iter().any(has_node)
-    }
-
-    fn knows_node(&self, pool: &Pool, node: &str) -> bool {
-        let is_at =
-            |id: &WorkerId| self.workers.get(*id).is_some_and(|worker| worker.node.as_deref() == Some(node));
-        pool.config.nodes.iter().any(|known| **known == *node) || pool.workers.iter().any(is_at)
     }
 
     /// Starts one more worker of a pool, for this node if there is one, where the pool may have it.

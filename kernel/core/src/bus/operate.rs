@@ -15,7 +15,7 @@ use crate::api::{Action, Moment, Usage};
 use crate::id::Link;
 use crate::limit::{NAME_BYTES, RELOADS_WAITING, STATUS_STEP_BYTES, STATUS_WAITING};
 use crate::state::calls::Id;
-use crate::state::operation::Request;
+use crate::state::operation::{Request, StatusRequest};
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 
@@ -38,8 +38,11 @@ impl Bus {
         self.operation.set_usage(usage, now);
         let waiting = std::mem::take(&mut self.operation.waits_for_status);
         if !waiting.is_empty() {
-            let status = Report::new(self).status().to_string();
-            for Request { link, id } in waiting {
+            let whole = Report::new(self).status(None).to_string();
+            for StatusRequest { link, id, pool } in waiting {
+                let of_pool = pool.map(|_| Report::new(self).status(pool).to_string());
+                self.leftovers.spend(of_pool.as_ref().map_or(0, String::len) / STATUS_STEP_BYTES);
+                let status = of_pool.as_ref().unwrap_or(&whole);
                 self.links.send(link, &spelled_result_line(&id, status.as_bytes()), &[]);
             }
         }
@@ -66,7 +69,15 @@ impl Bus {
 impl Bus {
     /// `_bus/status`: it waits for the shell to measure, unless that was done a moment ago.
     pub(super) fn status_request(&mut self, link: Link, message: Message<'_>) -> Routed {
+        #[derive(Deserialize)]
+        struct Status {
+            pool: Option<Box<str>>,
+        }
+
         let Some(id) = message.id() else { return Ok(()) };
+        let params: Option<Status> = params_of(message)?;
+        let named = params.and_then(|params| params.pool);
+        let pool = named.map(|name| self.pools.find(&name)).transpose()?;
         let waiting = self.operation.waits_for_status.len();
         let has_process = self.workers.iter().any(|(_, worker)| worker.pid.is_some());
         if !has_process
@@ -74,7 +85,7 @@ impl Bus {
             || waiting >= STATUS_WAITING
             || id.len() > Id::SHORT_BYTES
         {
-            let status = Report::new(self).status().to_string();
+            let status = Report::new(self).status(pool).to_string();
             self.leftovers.spend(status.len() / STATUS_STEP_BYTES);
             self.links.send(link, &spelled_result_line(id, status.as_bytes()), &[]);
             return Ok(());
@@ -82,7 +93,7 @@ impl Bus {
         if waiting == 0 {
             self.links.act(Action::Measure);
         }
-        self.operation.waits_for_status.push(Request { link, id: id.into() });
+        self.operation.waits_for_status.push(StatusRequest { link, id: id.into(), pool });
         Ok(())
     }
 

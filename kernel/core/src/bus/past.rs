@@ -78,8 +78,9 @@ pub(super) fn begins(bus: &mut Bus, link: Link, key: SessionKey, message: Messag
     bus.keeper.last_question += 1;
     let ask = bus.keeper.last_question;
     let request = Held::new(message);
-    let (cursor, upto, is_whole, is_end, due) = (Box::default(), 0, true, false, None);
-    bus.keeper.joining.insert(ask, Joining { link, key, request, cursor, upto, is_whole, is_end, due });
+    let (cursor, upto, is_whole, is_end, is_told, due) = (Box::default(), 0, true, false, false, None);
+    let joining = Joining { link, key, request, cursor, upto, is_whole, is_end, is_told, due };
+    bus.keeper.joining.insert(ask, joining);
     go_on(bus, ask);
     true
 }
@@ -94,7 +95,7 @@ pub(super) fn page(bus: &mut Bus, link: Link, message: Message<'_>) -> Routed {
         serde_json::from_slice(params).map_err(|fault| RpcError::invalid(fault.to_string()))?;
     let Some(joining) = bus.keeper.joining.get_mut(&page.ask) else { return Ok(()) };
     let is_stuck = page.end && page.upto <= joining.upto && page.lines.is_empty();
-    (joining.cursor, joining.due, joining.is_end) = (page.cursor, None, is_stuck);
+    (joining.cursor, joining.due, joining.is_end, joining.is_told) = (page.cursor, None, is_stuck, page.end);
     joining.upto = joining.upto.max(page.upto);
     joining.is_whole &= page.whole;
     let (to, key) = (joining.link, joining.key);
@@ -118,8 +119,9 @@ pub(super) fn page(bus: &mut Bus, link: Link, message: Message<'_>) -> Routed {
 fn go_on(bus: &mut Bus, ask: u64) {
     let Some(joining) = bus.keeper.joining.get(&ask) else { return };
     let (link, key, upto, is_end) = (joining.link, joining.key, joining.upto, joining.is_end);
-    // The first page is asked for in any case: the session may be older than its log.
-    let is_first = joining.cursor.is_empty();
+    // The first page is asked for in any case: the session may be older than its log. What was said in its earlier
+    // lives is not counted, and may be several pages.
+    let is_told = joining.is_told;
     let said = bus.sessions.get(key).map(|session| session.said);
     let (Some(said), Some(keeper), false) = (said, bus.keeper.link(), is_end) else { return join(bus, ask) };
     let page_bytes = PAGE_BYTES.min(bus.links.queue_limit / 8);
@@ -133,7 +135,7 @@ fn go_on(bus: &mut Bus, ask: u64) {
     bus.leftovers.spend(bus.sessions.log_len(key) / SEND_PIECE_BYTES);
     let (lines, _) = bus.sessions.newest_lines(key, room_for_history(bus, link));
     let before = said.saturating_sub(lines as u64);
-    if upto >= before && !is_first {
+    if upto >= before && is_told {
         return join(bus, ask);
     }
     let is_older = bus.sessions.is_older_than_log(key);

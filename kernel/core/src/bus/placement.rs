@@ -16,7 +16,7 @@ use crate::state::sessions::Sessions;
 use crate::state::workers::{Init, Recycled, Worker};
 use crate::wire::error::RpcError;
 
-/// What a worker is wanted for.
+/// The reason why a worker is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// A new session: the worker with the fewest sessions, and it must have room for one more.
@@ -29,7 +29,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     Up,
-    /// It is not up yet, but will be.
+    /// The worker is not up yet, but will be.
     Coming,
     /// In a dedicated pool: it is up and serves nobody.
     UpFree,
@@ -47,6 +47,8 @@ pub(super) struct Placement<'a> {
     sessions: &'a Sessions,
     now: Moment,
     bus_name: Option<&'a str>,
+    /// How many clients there are.
+    clients: usize,
 }
 
 impl<'a> Placement<'a> {
@@ -55,7 +57,7 @@ impl<'a> Placement<'a> {
         pool.workers.iter().filter_map(move |id| Some((*id, workers.get(*id)?)))
     }
 
-    /// The same, but of this node only if there is one.
+    /// The workers of a pool, those of this node alone if one is named.
     fn workers_at(&self, pool: &'a Pool, node: Option<&str>) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
         self.workers_of(pool).filter(move |(_, worker)| is_at(worker, node))
     }
@@ -222,6 +224,21 @@ impl<'a> Placement<'a> {
         self.workers.get(id)
     }
 
+    /// Whether a worker can be given up for this client, which has another handshake.
+    pub(super) fn gives_way(&self, link: Link, worker: &Worker, handshake: &Handshake) -> bool {
+        let has_no_use = self.is_free_for(link, worker) || self.only_closes(worker) || self.is_left(worker);
+        is_replaceable(worker, handshake) && has_no_use
+    }
+
+    /// Whether a worker has no handshake, and has the client's once it is chosen.
+    fn is_untold(&self, id: WorkerId) -> bool {
+        self.worker(id).is_some_and(|worker| matches!(worker.init, Init::NotSent))
+    }
+
+    pub(super) fn has_one_client(&self) -> bool {
+        self.clients == 1
+    }
+
     pub(super) fn now(&self) -> Moment {
         self.now
     }
@@ -277,9 +294,10 @@ impl<'a> Placement<'a> {
             return self.lost_error(dying);
         }
         let failed = workers.iter().find_map(|worker| Some((worker.last_error.as_deref()?, worker)));
-        let why = failed.map_or("it is being stopped", |(why, _)| why);
-        let stderr = failed.map(|(_, worker)| worker.stderr.last_lines()).unwrap_or_default();
-        RpcError::pool_down(&pool.config, why).with_stderr(stderr)
+        match failed {
+            Some((why, worker)) => worker.explain(RpcError::pool_down(&pool.config, why)),
+            None => RpcError::pool_down(&pool.config, "it is being stopped").with_stderr(String::new()),
+        }
     }
 }
 
@@ -301,6 +319,7 @@ impl Bus {
             sessions: &self.sessions,
             now: self.now,
             bus_name: self.name.as_deref(),
+            clients: self.clients.len(),
         }
     }
 
@@ -353,7 +372,7 @@ impl Bus {
         self.choose_worker_at(link, pool_id, need, None)
     }
 
-    /// The same at this node, if there is one.
+    /// Chooses a worker as `choose_worker` does, at this node if one is named.
     pub(super) fn choose_worker_at(
         &mut self,
         link: Link,
@@ -364,7 +383,9 @@ impl Bus {
         let Some(client) = self.clients.get(link) else { return Err(RpcError::client_gone()) };
         let Some(pool) = self.pools.get(pool_id) else { return Err(self.pools.unknown(None)) };
         let placement = self.placement();
+        let may_have_more = || placement.check_process_share(link, pool, &client.handshake).is_ok();
         let mut chosen = placement.candidate(link, client, pool, need, node);
+        chosen = chosen.filter(|id| !placement.is_untold(*id) || may_have_more());
         if let Some(id) = chosen
             && need == Need::Session
             && node.is_none()
@@ -416,7 +437,8 @@ impl Bus {
             return self.pools.unknown(None);
         };
         let lost = node.and_then(|node| self.placement().lost_node(pool, node));
-        let error = lost.unwrap_or_else(|| self.placement().no_worker_error(client, pool));
+        let share = self.placement().check_process_share(link, pool, &client.handshake).err();
+        let error = lost.or(share).unwrap_or_else(|| self.placement().no_worker_error(client, pool));
         if error.is_busy()
             && let Some(pool) = self.pools.get_mut(pool_id)
             && pool.warns_of_busy(self.now)
@@ -445,7 +467,8 @@ impl Bus {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        if let Some(id) = self.grow(pool_id, &handshake, need, node) {
+        let may_have_more = self.placement().check_process_share(link, pool, &handshake).is_ok();
+        if may_have_more && let Some(id) = self.grow(pool_id, &handshake, need, node) {
             return Some(id);
         }
         if need == Need::Session {
@@ -454,6 +477,9 @@ impl Bus {
             if is_shared && evicted.is_some() {
                 return evicted;
             }
+        }
+        if !may_have_more {
+            return None;
         }
         let pool = self.pools.get(pool_id)?;
         let placement = self.placement();

@@ -11,7 +11,7 @@ use crate::config::{Config, PoolConfig};
 use crate::id::{PoolId, WorkerId};
 use crate::state::timers::Alarm;
 use crate::state::workers::Recycled;
-use crate::wire::error::RpcError;
+use crate::wire::error::{Death, RpcError};
 
 impl Bus {
     /// Applies a new, valid configuration. What has not changed is not touched.
@@ -142,14 +142,17 @@ impl Bus {
     }
 
     pub(super) fn retirement_due(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get(id) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.retire_by.is_none_or(|by| by > self.now) {
             return;
         }
-        if worker.leaves_for.is_some() {
-            return self.restart_at_last(id);
+        if let Some(why) = worker.leaves_for {
+            // What it still has to do takes too long. Its turns are lost, and its sessions go on as after a crash.
+            worker.recycle(why);
+            return self.stop_faulty(id, Death::Restarted);
         }
-        self.fail_many(self.calls.incoming_keys(worker.endpoint).into(), &RpcError::stopping());
+        let calls = self.calls.incoming_keys(worker.endpoint);
+        self.fail_many(calls.into(), &RpcError::stopping());
         self.remove(id, Recycled::Reload);
     }
 }

@@ -20,7 +20,7 @@ use crate::limit::HAND_OVER_PIECE;
 use crate::mutants::{Check, enabled};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Recycled, Worker};
-use crate::wire::error::{Death, RpcError};
+use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 
 /// A worker that is on its way out with many sessions begins so often to look at all of them.
@@ -128,30 +128,10 @@ impl Bus {
         self.fill_pool(pool);
     }
 
-    /// What a worker that leaves still has to do takes too long. Its turns are lost, and its sessions go on as after a
-    /// crash.
-    pub(super) fn restart_at_last(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        worker.recycle(worker.leaves_for.unwrap_or(Recycled::Restart));
-        self.stop_faulty(id, Death::Restarted);
-    }
-
-    /// A worker that drains may be able to leave, and one on its way out to hand over its sessions. True: there is
-    /// nothing more to do now.
-    #[cold]
-    pub(super) fn lets_go(&mut self, id: WorkerId) -> bool {
-        let Some(worker) = self.workers.get(id) else { return true };
-        if worker.leaves_for.is_none() {
-            return is_idle(&self.calls, worker) && self.retire_drained(id);
-        }
-        self.hand_sessions_over(id);
-        false
-    }
-
     /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them. Every answer
     /// of the worker leads here, so one that has many sessions looks at some of them at a time, and not at all of
     /// them again and again.
-    fn hand_sessions_over(&mut self, id: WorkerId) {
+    pub(super) fn hand_sessions_over(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let pass = worker.hand_over_pass;
         let is_small = worker.sessions.len() <= HAND_OVER_PIECE;

@@ -4,11 +4,12 @@ use log::info;
 
 use super::{Bus, Stopping};
 use crate::api::Action;
-use crate::id::Link;
+use crate::id::{Link, SessionKey};
 use crate::limit::FLUSH_ON_CLOSE;
 use crate::state::backlog::Queued;
 use crate::state::calls::BUS;
 use crate::state::lifecycle::Input;
+use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
@@ -42,10 +43,15 @@ impl Bus {
         }
     }
 
-    /// Goes on with the shutdown as far as it can.
-    pub(super) fn stop_further(&mut self) {
+    /// Goes on with the shutdown as far as it can. True: something has happened from which more may follow.
+    pub(super) fn stop_further(&mut self) -> bool {
+        let before = (self.stopping, self.clients.len());
+        // A stop waits for the clients that wait for an answer or follow a turn.
+        let is_followed = |(key, session): (SessionKey, &Session)| {
+            session.worker.is_some() && session.is_turn_running() && self.is_owned(key)
+        };
         if let Some(Stopping::Draining { until }) = self.stopping
-            && (self.is_drained() || until <= self.now)
+            && (until <= self.now || self.calls_of_clients() == 0 && !self.sessions.iter().any(is_followed))
         {
             self.stopping = Some(Stopping::Workers);
             self.fail_all_calls();
@@ -68,6 +74,7 @@ impl Bus {
                 self.links.act(Action::Exit);
             }
         }
+        before != (self.stopping, self.clients.len())
     }
 
     /// Closes a client that has read its last answers, if the workers are stopped.
@@ -82,14 +89,6 @@ impl Bus {
         let of_workers: usize =
             self.workers.iter().map(|(_, worker)| self.calls.outgoing(worker.endpoint)).sum();
         self.calls.in_flight() - of_workers - self.calls.outgoing(BUS)
-    }
-
-    /// Whether no client waits for an answer or follows a turn.
-    fn is_drained(&self) -> bool {
-        self.calls_of_clients() == 0
-            && !self.sessions.iter().any(|(key, session)| {
-                session.worker.is_some() && session.is_turn_running() && self.is_owned(key)
-            })
     }
 
     fn fail_all_calls(&mut self) {

@@ -12,7 +12,7 @@ use crate::api::CompanionStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, TypedKey};
 use crate::kept_id::kept_id;
-use crate::limit::{SESSIONS_PAGE, SESSIONS_PAGE_BYTES};
+use crate::limit::{SESSIONS_PAGE, SESSIONS_PAGE_BYTES, STATUS_WORKERS_BYTES};
 use crate::state::clients::Client;
 use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
@@ -69,9 +69,12 @@ impl<'a> Report<'a> {
         Report { bus }
     }
 
-    pub(super) fn status(&self) -> Value {
+    /// The status of the bus with all its pools, or with this one only.
+    pub(super) fn status(&self, only: Option<PoolId>) -> Value {
         let bus = self.bus;
-        let pools: Vec<Value> = bus.pools.iter().map(|(id, pool)| self.pool(id, pool)).collect();
+        let mut room = STATUS_WORKERS_BYTES;
+        let shown = bus.pools.iter().filter(|(id, _)| only.is_none_or(|only| only == *id));
+        let pools: Vec<Value> = shown.map(|(id, pool)| self.pool(id, pool, &mut room)).collect();
         let counters = &bus.counters;
         let (read, sent) = (&counters.read, bus.links.written());
         let mut status = json!({
@@ -152,14 +155,25 @@ impl<'a> Report<'a> {
         })
     }
 
-    fn pool(&self, id: PoolId, pool: &Pool) -> Value {
+    /// `room`: so many bytes of workers are shown.
+    fn pool(&self, id: PoolId, pool: &Pool, room: &mut usize) -> Value {
         let calls = &self.bus.calls;
         let workers = pool.workers.iter().filter_map(|id| self.bus.workers.get(*id));
         let mut workers: Vec<&Worker> = workers.collect();
         workers.sort_by_key(|worker| worker.index);
         let in_state =
             |is: fn(State) -> bool| workers.iter().filter(|worker| is(worker.life.state())).count();
-        json!({
+        let mut shown = Vec::new();
+        for worker in &workers {
+            if *room == 0 {
+                break;
+            }
+            let view = self.worker(worker);
+            *room = room.saturating_sub(view.to_string().len());
+            shown.push(view);
+        }
+        let more = workers.len() - shown.len();
+        let mut view = json!({
             "id": pool.config.id,
             "mode": match pool.config.mode { Mode::Shared => "shared", Mode::Dedicated => "dedicated" },
             "instances": pool.config.instances,
@@ -183,8 +197,12 @@ impl<'a> Report<'a> {
             "latency_us": self.latency(Some(id), |metrics| &metrics.latency),
             "ttft_us": self.latency(Some(id), |metrics| &metrics.first_words),
             "rates": self.pool_rates(id, pool),
-            "workers": workers.iter().map(|worker| self.worker(worker)).collect::<Vec<_>>(),
-        })
+            "workers": shown,
+        });
+        if more > 0 {
+            view["more"] = more.into();
+        }
+        view
     }
 
     fn worker(&self, worker: &Worker) -> Value {
@@ -310,9 +328,11 @@ impl<'a> Report<'a> {
         session.guests.iter().map(view).collect()
     }
 
-    /// The name of a client, or a number that no other client ever has.
+    /// The name of a client, also of one that is just leaving, or a number that no other client ever has.
     pub(super) fn client_label(&self, link: Link) -> Cow<'a, str> {
-        match self.bus.clients.get(link).and_then(Client::name) {
+        let bus = self.bus;
+        let client = bus.clients.get(link).or_else(|| bus.leftovers.leaving(link));
+        match client.and_then(Client::name) {
             Some(name) => name.into(),
             None => format!("#{}", link.number()).into(),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use super::Bus;
+use super::{Bus, slow_start};
 use crate::api::{Action, Exit, Signal, SpawnFault};
 use crate::config::Limits;
 use crate::id::{PoolId, WorkerId};
@@ -35,7 +35,12 @@ impl Bus {
             self.alarms.set(at, Alarm::Life(id));
         }
         for effect in effects {
-            self.apply_effect(id, effect);
+            // What the loss of a life leads to comes later, and so does what comes after it.
+            if effect == Effect::FailCalls || self.todo.has_effects(id) {
+                self.todo.effect(id, effect);
+            } else {
+                self.apply_effect(id, effect);
+            }
         }
         let Some(worker) = self.workers.get(id) else { return };
         let is_waiting = matches!(worker.life.state(), State::Backoff { .. } | State::Exhausted { .. });
@@ -44,7 +49,7 @@ impl Bus {
         }
     }
 
-    fn apply_effect(&mut self, id: WorkerId, effect: Effect) {
+    pub(super) fn apply_effect(&mut self, id: WorkerId, effect: Effect) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         match effect {
             Effect::Spawn => {
@@ -60,7 +65,7 @@ impl Bus {
             }
             Effect::Term => self.links.act(Action::Signal(id, Signal::Term)),
             Effect::Kill => self.links.act(Action::Signal(id, Signal::Kill)),
-            Effect::FailCalls => self.on_worker_lost(id),
+            Effect::FailCalls => self.todo.effect(id, effect),
             Effect::ReleaseLink => {
                 if let Some(link) = worker.link.take()
                     && let Some(output) = self.links.close(link)
@@ -167,8 +172,7 @@ impl Bus {
         let Some(worker) = self.workers.get(id) else { return };
         let is_due = worker.initialize_by <= self.now && enabled(Check::InitTimeout);
         if matches!(worker.init, Init::Sent(_)) && is_due {
-            let sec = self.limits.init_timeout.as_secs_f64();
-            self.no_start(id, &format!("did not answer initialize within {sec} s"));
+            slow_start::look_at_wait(self, id);
         }
     }
 
@@ -218,7 +222,7 @@ impl Bus {
             self.pools.remove(worker.pool, &mut self.held);
         }
         if worker.leaves_for.is_some() {
-            self.restart_next();
+            self.todo.restart();
         }
     }
 

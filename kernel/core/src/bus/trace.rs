@@ -13,7 +13,8 @@ use super::status::{Report, session_label};
 use crate::api::{Moment, micros};
 use crate::id::{CallKey, Link, SessionKey};
 use crate::limit::{
-    TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACE_SPAN_BYTES, TRACE_SPAN_LINE_BYTES,
+    NAME_BYTES, NESTED_BYTES, TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACE_SPAN_BYTES,
+    TRACE_SPAN_LINE_BYTES,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint};
@@ -217,7 +218,8 @@ impl TraceEvent<'_> {
             side(self.from),
             side(self.to)
         );
-        if !matches!(message.envelope.kind, Kind::Answer { .. }) {
+        let is_answer = matches!(message.envelope.kind, Kind::Answer { .. });
+        if !is_answer && message.method().len() <= NAME_BYTES {
             let _ = write!(text, r#","method":"{}""#, String::from_utf8_lossy(message.method()));
         }
         let mut add = |key: &str, value: Option<Value>| {
@@ -228,8 +230,11 @@ impl TraceEvent<'_> {
         if message.is_error() {
             // The error may be long, so it is not read as a whole.
             let member = |object, key: &[u8]| nested::member(message.line, object, key);
-            let value = |span: Option<Span>| serde_json::from_slice(span?.of(message.line)).ok();
-            let error = message.envelope.outcome;
+            let value = |span: Option<Span>| {
+                let text = span?.of(message.line);
+                (text.len() <= TRACE_SPAN_BYTES).then(|| serde_json::from_slice(text).ok())?
+            };
+            let error = nested::within(message.envelope.outcome, NESTED_BYTES);
             add("code", Some(value(member(error, b"code")).unwrap_or(Value::Null)));
             if self.from == Endpoint::Bus {
                 let reason = member(member(error, b"data"), b"reason");

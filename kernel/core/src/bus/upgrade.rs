@@ -51,6 +51,11 @@ pub fn is_quiet(bus: &Bus) -> bool {
     bus.calls_of_clients() == 0 && !bus.sessions.iter().any(|(_, session)| session.has_turn())
 }
 
+/// Whether messages of another bus come through one of the connections.
+pub fn has_pipes(bus: &Bus) -> bool {
+    bus.clients.iter().any(|(_, client)| client.is_pipe)
+}
+
 /// The bus stays what it is, for this reason. The client that has asked is told.
 pub fn refused(bus: &mut Bus, why: &str, now: Moment) {
     bus.set_time(now);

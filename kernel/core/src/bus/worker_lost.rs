@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
+use super::Bus;
+use super::mcp;
 use super::placement::Need;
 use super::session::TurnEnd;
-use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::{EXIT_NODE_AWAY, MOVES};
@@ -33,7 +34,7 @@ impl Bus {
     /// calls are forgotten, and its sessions are lost.
     pub(super) fn on_worker_lost(&mut self, id: WorkerId) {
         let Some(link) = self.workers.get(id).and_then(|worker| worker.link) else { return };
-        self.read(link, &[], ReadMode::Last);
+        self.read_last_lines(link);
         self.links.take_over_limit();
         let Some(worker) = self.workers.get(id) else { return };
         let (name, death, next) = (worker.to_string(), worker.death, worker.life.state());
@@ -207,6 +208,7 @@ impl Bus {
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;
         }
+        let line = if need == Need::Session { mcp::named_again(self, client, to, key, line) } else { line };
         self.send_or_queue(to, key, line);
         self.watch_silence(to);
     }

@@ -61,7 +61,7 @@ pub(crate) struct Call {
     pub(crate) moves: u8,
     /// The params of a call that opens a session or sets something in it, or the session that it closes, kept for its
     /// answer.
-    #[serde(with = "serde_bytes")]
+    #[serde(default, with = "serde_bytes")]
     pub(crate) params: Option<Box<[u8]>>,
     caller_neighbours: Neighbours,
     callee_neighbours: Neighbours,

@@ -19,8 +19,10 @@ use crate::wire::error::{RpcError, shortened};
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
     /// The pool that it is bound to. None: the default pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool: Option<PoolId>,
     /// Its name in `initialize`, else the one in `_bus/hello`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Box<str>>,
     /// It has told its name in `initialize`, which a program that only passes messages on cannot know in its hello.
     is_introduced: bool,
@@ -41,9 +43,10 @@ pub(crate) struct Client {
     filter_bytes: usize,
     kept: Kept,
     pub(crate) auth: AuthState,
-    /// It has said goodbye: when it leaves, its sessions end.
+    /// It has said goodbye, or that its end is one: when it leaves, its sessions end.
     pub(crate) bye: bool,
     /// The number under which it stands among those that will send nothing more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     half_closed: Option<u64>,
     /// It carries the messages of another bus, for its pool alone.
     pub(crate) is_pipe: bool,
@@ -127,6 +130,13 @@ impl Client {
         self.handshake = handshake;
         self.affinity = None;
         self.count(held);
+    }
+
+    /// No worker is there for its newest handshake: it keeps the one that was answered, if there is one.
+    pub(crate) fn keep_agreed(&mut self, held: &mut HeldBytes) {
+        if !self.agreed.is_plain() && enabled(Check::RefusedHandshake) {
+            self.set_handshake(self.agreed.clone(), held);
+        }
     }
 
     pub(crate) fn set_filter_bytes(&mut self, bytes: usize, held: &mut HeldBytes) {

@@ -4,7 +4,7 @@
 //! have the same handshake and may share a worker. `clientInfo` and `_meta` make no difference, but for `bus/env`: the
 //! variables that the client wants for its agent.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,17 @@ pub(crate) struct Handshake {
     /// The params as the first client with this handshake wrote them.
     #[serde(with = "serde_bytes")]
     params: Box<[u8]>,
+    /// What the params say, once they were read: they may be long, and one question of an agent asks for each guest.
+    #[serde(skip)]
+    said: OnceLock<Said>,
+}
+
+/// What the bus itself wants to know of the params.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    version: Option<u64>,
+    elicitation: bool,
+    notices: bool,
 }
 
 impl PartialEq for Handshake {
@@ -36,7 +47,7 @@ impl PartialEq for Handshake {
 impl Handshake {
     /// The handshake of clients that never initialize.
     pub(crate) fn plain() -> Arc<Handshake> {
-        Arc::new(Handshake { key: Box::default(), params: Box::default() })
+        Arc::new(Handshake { key: Box::default(), params: Box::default(), said: OnceLock::new() })
     }
 
     /// The handshake that an `initialize` with these params asks for.
@@ -71,7 +82,7 @@ impl Handshake {
             // Params that are not an object are compared byte by byte.
             Err(_) => params.to_owned(),
         };
-        Arc::new(Handshake { key: key.into(), params: params.into() })
+        Arc::new(Handshake { key: key.into(), params: params.into(), said: OnceLock::new() })
     }
 
     pub(crate) fn params(&self) -> &[u8] {
@@ -85,7 +96,7 @@ impl Handshake {
 
     /// The version of the protocol that the client asked for. None: it said none.
     pub(crate) fn version(&self) -> Option<u64> {
-        self.value()["protocolVersion"].as_u64()
+        self.said().version
     }
 
     /// Whether the client asked for ACP's second version. The key begins with the version, so nothing is parsed.
@@ -103,12 +114,41 @@ impl Handshake {
 
     /// Whether the client can answer elicitations.
     pub(crate) fn offers_elicitation(&self) -> bool {
-        let value = self.value();
-        ["clientCapabilities", "capabilities"].iter().any(|key| value[key]["elicitation"].is_object())
+        self.said().elicitation
     }
 
-    fn value(&self) -> Value {
-        serde_json::from_slice(&self.params).unwrap_or_default()
+    /// Whether the client shows what it is told by a `notice`. In ACP's second version that needs no capability.
+    pub(crate) fn takes_notices(&self) -> bool {
+        self.is_second_version() || self.said().notices
+    }
+
+    fn said(&self) -> Said {
+        *self.said.get_or_init(|| {
+            let value: Value = serde_json::from_slice(&self.params).unwrap_or_default();
+            let offers = |key: &&str| value[*key]["elicitation"].is_object();
+            Said {
+                version: value["protocolVersion"].as_u64(),
+                elicitation: ["clientCapabilities", "capabilities"].iter().any(offers),
+                notices: value["clientCapabilities"]["session"]["notices"].is_object(),
+            }
+        })
+    }
+
+    /// Whether its process can answer clients that never initialize: it has no variables of its own, which may lead
+    /// the agent to other sessions, and speaks the first version.
+    pub(crate) fn may_list_for_plain(&self) -> bool {
+        !self.is_second_version() && !self.has_variables()
+    }
+
+    /// Whether it wants variables for the agent. Params that are not an object may mean anything.
+    fn has_variables(&self) -> bool {
+        match serde_json::from_slice::<Value>(&self.params) {
+            Ok(Value::Object(params)) => {
+                let meta = params.get("_meta").and_then(|meta| meta.get("bus/env"));
+                meta.is_some_and(|env| !is_nothing(env))
+            }
+            _ => true,
+        }
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -175,6 +215,9 @@ pub(crate) struct AgentCapabilities {
     pub(crate) reports_turn_state: bool,
     /// Its messages may name other sessions of the client, such as those of subagents.
     pub(crate) nests: bool,
+    /// It has declared what it can, and not `session/list`.
+    #[serde(default)]
+    pub(crate) lists_nothing: bool,
 }
 
 /// The method that opens a session in another process.
@@ -215,6 +258,7 @@ impl AgentCapabilities {
                 reopen_by,
                 reports_turn_state: true,
                 nests: true,
+                lists_nothing: !sessions,
             };
         }
         let agent = &result["agentCapabilities"];
@@ -233,6 +277,7 @@ impl AgentCapabilities {
             reopen_by,
             reports_turn_state: false,
             nests,
+            lists_nothing: sessions["list"].is_null(),
         }
     }
 }
@@ -290,6 +335,36 @@ mod tests {
     }
 
     #[test]
+    fn what_the_params_say_is_read_once_and_again_after_a_save() {
+        let takes_notices = r#"{"protocolVersion":1,"clientCapabilities":{"session":{"notices":{}}}}"#;
+        for (params, version, elicitation, notices) in [
+            (r#"{"protocolVersion":2,"capabilities":{"elicitation":{}}}"#, Some(2), true, true),
+            (
+                r#"{"protocolVersion":1,"clientCapabilities":{"elicitation":{"form":{}}}}"#,
+                Some(1),
+                true,
+                false,
+            ),
+            (takes_notices, Some(1), false, true),
+            (r#"{"protocolVersion":"1","clientCapabilities":{"elicitation":true}}"#, None, false, false),
+            ("[1]", None, false, false),
+        ] {
+            let handshake = of(params);
+            let saved = rmp_serde::to_vec_named(&*handshake).unwrap();
+            let restored: Handshake = rmp_serde::from_slice(&saved).unwrap();
+            for handshake in [&*handshake, &restored] {
+                assert!(handshake.said.get().is_none(), "{params}");
+                assert_eq!(handshake.version(), version, "{params}");
+                assert!(handshake.said.get().is_some(), "{params}");
+                assert_eq!(handshake.offers_elicitation(), elicitation, "{params}");
+                assert_eq!(handshake.takes_notices(), notices, "{params}");
+            }
+            assert_eq!(rmp_serde::to_vec_named(&*handshake).unwrap(), saved, "it is not saved");
+        }
+        assert_eq!(Handshake::plain().version(), None);
+    }
+
+    #[test]
     fn the_params_reach_the_worker_unchanged() {
         let line = of(r#"{ "protocolVersion" : 1 }"#).request(7);
         assert_eq!(
@@ -306,11 +381,13 @@ mod tests {
                 &Handshake::plain(),
             )
         };
-        assert_eq!(of("{}"), AgentCapabilities::default());
+        let nothing = AgentCapabilities { lists_nothing: true, ..AgentCapabilities::default() };
+        assert_eq!(of("{}"), nothing);
         assert_eq!(
-            of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),
-            AgentCapabilities::default()
+            of(r#"{"sessionCapabilities":{"close":null,"resume":null,"list":null},"loadSession":false}"#),
+            nothing
         );
+        assert_eq!(of(r#"{"sessionCapabilities":{"list":{}}}"#), AgentCapabilities::default());
         assert!(of(r#"{"sessionCapabilities":{"close":{}}}"#).close);
         assert_eq!(of(r#"{"loadSession":true}"#).reopen_by, Some(ReopenBy::Load));
         assert_eq!(

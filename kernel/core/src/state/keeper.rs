@@ -23,6 +23,9 @@ pub(crate) struct Joining {
     pub(crate) is_whole: bool,
     /// The keeper has nothing more.
     pub(crate) is_end: bool,
+    /// The keeper has told all that comes before what it was asked for.
+    #[serde(default)]
+    pub(crate) is_told: bool,
     /// The keeper was asked for more, and should answer by then.
     pub(crate) due: Option<Moment>,
 }
@@ -44,6 +47,9 @@ pub(crate) struct Keeper {
     /// The clients that wait for what it reads, by the number of the question.
     pub(crate) joining: BTreeMap<u64, Joining>,
     pub(crate) last_question: u64,
+    /// Where the beginning of a line is written that it is told, so that none takes memory of its own.
+    #[serde(skip)]
+    pub(crate) start: Vec<u8>,
 }
 
 impl Keeper {

@@ -1,8 +1,8 @@
-//! What is left to do: work that one event causes and that is too much to be done at once.
+//! Deferred work, done in pieces of `WORK_PIECE` steps so that one event cannot hold the loop.
 //!
 //! A client may leave thousands of sessions, a worker that dies may owe a hundred thousand answers. One call of the
-//! bus does a piece of such work. The rest waits here and is gone on with by an alarm that is due at once, so that
-//! other peers are served between the pieces.
+//! bus does a piece of such work. The rest waits here for an alarm that is due at once, so that other peers are
+//! served between the pieces.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -138,7 +138,7 @@ impl Leftovers {
         Leftover::LostLife(key)
     }
 
-    /// The lost life that is gone on with next.
+    /// The lost life whose work is continued next.
     pub(crate) fn first_life_mut(&mut self) -> Option<&mut LostLife> {
         let Some(Leftover::LostLife(key)) = self.queue.front() else { return None };
         self.lives.get_mut(key)
@@ -219,6 +219,14 @@ impl Leftovers {
             }
             _ => None,
         })
+    }
+
+    /// This client, if it has left and what it had is let go now.
+    pub(crate) fn leaving(&self, link: Link) -> Option<&Client> {
+        match self.queue.front() {
+            Some(Leftover::Departed(gone)) if gone.link == link => Some(&gone.client),
+            _ => None,
+        }
     }
 
     /// Whether this session is still to be lost with its worker.

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::api::{Action, Moment};
 use crate::id::{Arena, Link, WorkerId};
@@ -49,27 +49,38 @@ pub(crate) struct Peer {
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
     /// Why it is not read now, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     paused: Option<Pause>,
     /// The peers that this one pauses.
     pausing: Vec<Link>,
     /// When it last took bytes, or a line was queued while it was not watched yet. So it has its whole time to take
     /// what it is closed for.
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) last_progress: Moment,
     /// Since when its queue has been over the limit without progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) full_since: Option<Moment>,
     /// Whether a stall alarm is set.
     pub(crate) stall_alarm: bool,
     /// When the unfinished line in `input` began, and when bytes were last added to it.
+    #[serde(serialize_with = "crate::saved::time")]
     line_began: Moment,
+    #[serde(serialize_with = "crate::saved::time")]
     line_since: Moment,
 }
 
 /// What has come from a peer: its unfinished line, and how its last lines began.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Input {
+    #[serde(serialize_with = "half_line")]
     pub(crate) lines: LineBuffer,
     #[serde(skip)]
     pub(crate) prefixes: PrefixCache,
+}
+
+/// What has come of a line that has not ended.
+fn half_line<S: Serializer>(lines: &LineBuffer, to: S) -> Result<S::Ok, S::Error> {
+    if enabled(Check::SavedHalfLine) { lines.serialize(to) } else { LineBuffer::default().serialize(to) }
 }
 
 /// A line for several queues, and the buffer that they shared before.

@@ -2,7 +2,7 @@
 //!
 //! Logs are most of what a bus holds, and nobody is served while it is written down. So they are copied before that,
 //! while the bus goes on, into memory that the next program gets. What is saved of a log then is where its copy stands,
-//! and the lines that came after it. The next program reads the copy where it is, when somebody asks for it, and makes
+//! and the lines that came after it. The next program reads the copy where it is, when a client asks for it, and makes
 //! the rest its own little by little.
 
 use std::fmt;
@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
+
+use crate::mutants::{Check, enabled};
 
 /// Memory that the program before has left.
 pub type LeftMemory = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -38,7 +40,7 @@ pub struct LogCopy {
 impl LogCopy {
     /// These bytes of a log, counted from the first that it ever had, are copied next.
     pub(crate) fn add(&mut self, range: Range<u64>) -> Copied {
-        let at = self.length;
+        let at = if enabled(Check::CopyPlace) { self.length } else { 0 };
         self.length += range.end - range.start;
         Copied { token: Arc::downgrade(&self.token), at, range }
     }

@@ -30,5 +30,6 @@ pub(crate) mod sessions;
 pub(crate) mod stderr_logs;
 pub(crate) mod stderr_tail;
 pub(crate) mod timers;
+pub(crate) mod todo;
 pub(crate) mod tracers;
 pub(crate) mod workers;

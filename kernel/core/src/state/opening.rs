@@ -10,7 +10,7 @@ use memchr::memmem::{self, Finder};
 use serde::{Deserialize, Serialize};
 
 use crate::id::PoolId;
-use crate::limit::{OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
+use crate::limit::{NESTED_BYTES, OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
 use crate::state::handshake::ReopenBy;
 use crate::wire::message::Message;
 use crate::wire::nested::{elements, member, text, whole, with_member, without_member};
@@ -80,7 +80,7 @@ pub(crate) struct Opening {
     /// It tells a mode, a model or options, which may change.
     tells_settings: bool,
     /// The update with which the agent told its commands last.
-    #[serde(with = "serde_bytes")]
+    #[serde(default, with = "serde_bytes")]
     commands: Option<Box<[u8]>>,
 }
 
@@ -170,6 +170,7 @@ pub(crate) struct Reopen {
     pub(crate) by: ReopenBy,
     pub(crate) pool: PoolId,
     /// The node that has it. No other can open it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Arc<str>>,
     /// The params that opened it, with the agent's session id.
     #[serde(with = "serde_bytes")]
@@ -292,7 +293,7 @@ pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
             _ => false,
         };
     }
-    let finds = |what: &Finder<'_>| what.find(message.line).is_some();
+    let finds = |what: &Finder<'_>| message.line.len() <= NESTED_BYTES && what.find(message.line).is_some();
     let may_set = has_settings && (finds(&MODE) || finds(&OPTION));
     may_set || message.line.len() <= TITLE_LINE_BYTES && finds(&TITLE) || finds(&COMMANDS)
 }
@@ -302,7 +303,9 @@ pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
 pub(crate) fn tells_present(message: Message<'_>) -> bool {
     let line = message.line;
     // All of these end alike, and most of a history does not.
-    if memmem::find(line, br#"_update""#).is_none() && memmem::find(line, br#""notice""#).is_none() {
+    if line.len() > NESTED_BYTES
+        || memmem::find(line, br#"_update""#).is_none() && memmem::find(line, br#""notice""#).is_none()
+    {
         return false;
     }
     let update = member(line, message.envelope.params, b"update");

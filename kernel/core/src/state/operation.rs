@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::{Moment, Usage, Wish, micros};
-use crate::id::{Link, WorkerId};
+use crate::id::{Link, PoolId, WorkerId};
 use crate::limit::USAGE_EVERY;
 
 #[derive(Default, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub(crate) struct Operation {
     /// What the processes of workers use, by their ids.
     usage: BTreeMap<u32, Usage>,
     measured_at: Option<Moment>,
-    pub(crate) waits_for_status: Vec<Request>,
+    pub(crate) waits_for_status: Vec<StatusRequest>,
     pub(crate) waits_for_reload: Vec<Request>,
     #[serde(default)]
     pub(crate) upgrade: Option<Asked>,
@@ -39,6 +39,17 @@ pub(crate) struct Request {
     pub(crate) link: Link,
     /// The id as it is spelled.
     pub(crate) id: Box<[u8]>,
+}
+
+/// A request for a status that is answered once the shell has measured.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StatusRequest {
+    pub(crate) link: Link,
+    /// The id as it is spelled.
+    pub(crate) id: Box<[u8]>,
+    /// The only pool that it is about.
+    #[serde(default)]
+    pub(crate) pool: Option<PoolId>,
 }
 
 /// A client that wants the bus to become another program.

@@ -182,7 +182,7 @@ impl Pools {
         self.declared().find(|(_, pool)| pool.name() == name).map(|(id, _)| id)
     }
 
-    /// The same, or the error that says which pools there are.
+    /// The pool of this name, or the error that says which pools there are.
     pub(crate) fn find(&self, name: &str) -> Result<PoolId, RpcError> {
         self.named(name).ok_or_else(|| self.unknown(Some(name)))
     }

@@ -6,6 +6,7 @@ use crate::api::Moment;
 use crate::id::{CallKey, Link};
 use crate::saved::counts_as;
 use crate::state::backlog::{Backlog, HeldBytes, Waiting};
+use crate::wire::scan::Envelope;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Prompts {
@@ -13,10 +14,15 @@ pub(crate) struct Prompts {
     by: Option<Link>,
     /// Its prompts that the agent has not answered.
     running: Vec<CallKey>,
+    /// A prompt has begun a turn whose end the bus does not know yet, or never will.
+    #[serde(default)]
+    may_run: bool,
     /// When the last of them came, until the agent says something.
+    #[serde(skip_serializing_if = "Option::is_none")]
     unheard_since: Option<Moment>,
     waiting: Backlog<WaitingPrompt>,
     /// The error that the last turn ended with, as JSON, for clients that join later.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Box<str>>,
 }
 
@@ -28,6 +34,18 @@ pub(crate) struct WaitingPrompt {
     /// The line with the worker's ids.
     #[serde(with = "serde_bytes")]
     pub(crate) line: Box<[u8]>,
+    /// The envelope of the line. `None`: the bus was restored.
+    #[serde(skip)]
+    pub(crate) envelope: Option<Box<Envelope>>,
+}
+
+impl WaitingPrompt {
+    pub(crate) fn envelope(&self) -> Option<Envelope> {
+        match &self.envelope {
+            Some(envelope) => Some(**envelope),
+            None => Envelope::scan(&self.line).ok(),
+        }
+    }
 }
 
 impl Waiting for WaitingPrompt {
@@ -58,6 +76,23 @@ impl Prompts {
     pub(crate) fn begin(&mut self, from: Link, call: CallKey, now: Moment) {
         (self.by, self.unheard_since) = (Some(from), Some(now));
         self.running.push(call);
+        self.may_run = true;
+    }
+
+    /// A turn runs that no prompt has begun here.
+    pub(crate) fn note_turn(&mut self) {
+        self.may_run = true;
+    }
+
+    /// The agent has ended its turn, unless it has another prompt to answer.
+    #[inline]
+    pub(crate) fn note_turn_end(&mut self) {
+        self.may_run &= self.is_running();
+    }
+
+    /// Whether the agent may be in a turn, as far as its answers to prompts tell.
+    pub(crate) fn may_run(&self) -> bool {
+        self.may_run || self.is_running()
     }
 
     /// The agent has answered this prompt, or never will. False: it was not given to the agent.
@@ -111,7 +146,7 @@ impl Prompts {
     /// The agent is lost, and with it every turn. The calls that waited fail on their own.
     pub(crate) fn forget(&mut self, held: &mut HeldBytes) {
         self.running.clear();
-        self.unheard_since = None;
+        (self.unheard_since, self.may_run) = (None, false);
         self.waiting.take(held);
     }
 

@@ -33,10 +33,17 @@ pub(crate) enum Logged {
 }
 
 /// Where lines of one kind begin, counted from the first byte that was ever logged.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Run {
     at: u64,
     kind: Logged,
+}
+
+/// As an array: there are several for each turn that is logged.
+impl Serialize for Run {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.at, self.kind).serialize(to)
+    }
 }
 
 /// What counts for each run.

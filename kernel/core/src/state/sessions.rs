@@ -40,17 +40,21 @@ pub(crate) struct Session {
     pub(crate) worker: Option<WorkerId>,
     /// None: the owner has left, and may return until `keep_until`. Only `Sessions::set_owner` changes it.
     pub(crate) owner: Option<Link>,
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) keep_until: Moment,
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) opened: Moment,
     /// When the last message about it passed.
+    #[serde(serialize_with = "crate::saved::time")]
     pub(crate) touched: Moment,
     /// The session that announced it, if it belongs to a subagent. It may be gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<SessionKey>,
     /// The sessions whose `parent` it is.
     children: BTreeSet<SessionKey>,
     /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
-    /// Its owner expects another name for it, and is told this one in the answers to its loads.
+    /// The owner asked for it by a name that was taken; the results of its loads carry the new id.
     pub(crate) is_renamed: bool,
     /// The result that opened it, if it was small enough to keep.
     pub(crate) opening: Option<Opening>,
@@ -59,7 +63,7 @@ pub(crate) struct Session {
     /// How many requests to load it are in flight.
     pub(crate) loads: u32,
     pub(crate) if_refused: IfRefused,
-    /// It is being loaded for a client that has heard what was said in it.
+    /// The loading client already has the history (`"bus/replay": false`), so the replay is dropped.
     pub(crate) is_known: bool,
     /// It has left its process on purpose, and its next message opens it in another.
     pub(crate) is_moved: bool,
@@ -67,10 +71,13 @@ pub(crate) struct Session {
     pub(crate) shown: Shown,
     kept: Kept,
     /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) turn_state: Option<TurnState>,
-    /// Some: its new worker has not opened it yet, or its worker has yet to close it. Messages of the owner wait here.
+    /// Messages of the owner that wait until the new worker has opened the session, or the old one has closed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recovering: Option<Backlog<Queued>>,
     /// The call by which its new worker opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<CallKey>,
     /// It lost its worker in the middle of a turn, which may go on behind a worker that only passes messages on.
     pub(crate) lost_turn: bool,
@@ -92,12 +99,13 @@ pub(crate) struct Session {
     /// It was opened for a client of another bus, which writes it down.
     pub(crate) is_piped: bool,
     /// The client that writes it down, once it knows of the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) told_keeper: Option<Link>,
     /// How many lines of it were ever logged.
     pub(crate) said: u64,
     /// So many of them its agent told when it was loaded.
     pub(crate) replayed: u64,
-    /// Its agent tells again what is in the log, for the client that asked for that.
+    /// The agent is replaying for one client: the log has these lines already.
     pub(crate) is_retold: bool,
 }
 

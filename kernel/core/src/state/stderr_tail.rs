@@ -42,6 +42,11 @@ impl StderrTail {
         lines.make_contiguous().join("\n")
     }
 
+    /// The last line that says something, for people: at most 200 characters without control characters.
+    pub(crate) fn reason(&self) -> String {
+        spoken(&self.last_line())
+    }
+
     /// The last line that says something, for the log, which escapes it. The frames of a stack are indented, and what
     /// went wrong stands above them.
     pub(crate) fn last_line(&self) -> String {
@@ -79,6 +84,13 @@ fn escaped(line: &str) -> String {
     escaped
 }
 
+/// The last line that says something, for the message of an error: without the name of our own program before it, and
+/// without characters that a terminal might obey.
+fn spoken(line: &str) -> String {
+    let line = line.strip_prefix("stdio-bus: ").unwrap_or(line);
+    line.chars().filter(|c| !c.is_control() && !is_bidi(*c)).collect()
+}
+
 fn is_bidi(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -102,6 +114,14 @@ mod tests {
         assert!(lines.starts_with("line 30\n") && lines.ends_with("line 49"), "{lines}");
         let odd = "\u{1b}[31m\tx\u{7f}\u{9b}2J \u{202e}é\u{2066}";
         assert_eq!(tail(odd).last_lines(), "\\u{1b}[31m\\tx\\u{7f}\\u{9b}2J \\u{202e}é\\u{2066}");
+    }
+
+    #[test]
+    fn the_reason_is_one_short_line_without_controls() {
+        assert_eq!(tail("").reason(), "");
+        assert_eq!(tail("x\nstdio-bus: node n1 does not answer\n\n").reason(), "node n1 does not answer");
+        assert_eq!(tail("\u{1b}[31mred\u{202e}\u{7f}\n").reason(), "[31mred");
+        assert_eq!(tail(&"é".repeat(900)).reason().chars().count(), 200);
     }
 
     #[test]

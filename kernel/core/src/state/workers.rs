@@ -44,14 +44,16 @@ pub(crate) struct Worker {
     /// after others may have that before.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
-    /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
-    /// them.
+    /// Set by `_bus/restart` and `_bus/drain`: idle sessions of this worker move to other workers.
     pub(crate) leaves_for: Option<Recycled>,
     pub(crate) hand_over_pass: HandOverPass,
     /// In a dedicated pool: the one client that it serves.
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
     pub(crate) initialize_by: Moment,
+    /// When it was told to initialize.
+    #[serde(default)]
+    pub(crate) initialize_at: Moment,
     /// Since when it has been idle, as far as the bus has looked.
     pub(crate) idle_since: Option<Moment>,
     /// Why the bus has begun to end this life, if it was not for a fault.
@@ -63,13 +65,13 @@ pub(crate) struct Worker {
     pub(crate) last_exit: Option<Exit>,
     /// Requests that clients sent it in all its lives.
     pub(crate) requests: u64,
-    /// It is replaced as soon as it has closed the sessions that the bus has ended. Nothing else that it says counts.
+    /// The worker is replaced after its answers to `session/close`. Its other output is ignored.
     pub(crate) closes_first: bool,
     /// Its output is dropped: its calls have failed already, or it is being replaced.
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
     pub(crate) death: Death,
-    /// It does not read: what callers hear whose calls it cannot have seen.
+    /// The error for calls that were never written to the worker. Set when the worker stops reading.
     pub(crate) unseen_error: Option<RpcError>,
 
     // What follows belongs to one life; see `forget`.
@@ -218,6 +220,7 @@ impl Worker {
             hand_over_pass: HandOverPass::default(),
             dedicated_to: None,
             initialize_by: Moment::ZERO,
+            initialize_at: Moment::ZERO,
             idle_since: None,
             recycling: None,
             last_recycled: None,
@@ -263,6 +266,7 @@ impl Worker {
             self.sessions = SessionNames::default();
             self.labels = 0;
             self.clients.clear();
+            self.mcp_servers = McpServers::default();
         }
         self.capabilities = AgentCapabilities::default();
         (self.capacity, self.drains, self.node_warned) = (None, false, false);
@@ -275,7 +279,6 @@ impl Worker {
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
-        self.mcp_servers = McpServers::default();
         self.elicitations = VecDeque::new();
         self.count(held);
         self.last_session = None;
@@ -303,7 +306,15 @@ impl Worker {
             }
             node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
         };
-        error.with_stderr(self.stderr.last_lines())
+        self.explain(error)
+    }
+
+    /// Adds what its process wrote to stderr. Of one that is for a node or finds one, the last line says why the node
+    /// cannot be reached, so the message has it too: people see no more than that.
+    pub(crate) fn explain(&self, error: RpcError) -> RpcError {
+        let is_far = self.config.finds_nodes || self.node.is_some();
+        let reason = if is_far { self.stderr.reason() } else { String::new() };
+        error.with_reason(&reason).with_stderr(self.stderr.last_lines())
     }
 
     /// The bus is about to end this life on purpose. If it has ended already, that was for another reason.

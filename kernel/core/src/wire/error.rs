@@ -62,6 +62,12 @@ impl RpcError {
         .with("max_input_buffer", limit)
     }
 
+    /// This is longer than what the bus does so much for.
+    pub(crate) fn too_long(what: &str, limit: usize) -> RpcError {
+        RpcError::new(-32600, "too_large", format!("{what} is longer than {limit} bytes"))
+            .with("limit", limit)
+    }
+
     pub(crate) fn no_method(method: &[u8]) -> RpcError {
         let method = String::from_utf8_lossy(&method[..method.len().min(QUOTED_BYTES)]);
         RpcError::new(-32601, "no_method", format!("method not found: {method}"))
@@ -115,6 +121,14 @@ impl RpcError {
     /// The turn that was asked for goes on at another bus.
     pub(crate) fn with_running_turn(self) -> RpcError {
         self.with("turn", "running")
+    }
+
+    /// Adds the reason to the message. Empty: none is known.
+    pub(crate) fn with_reason(mut self, reason: &str) -> RpcError {
+        if !reason.is_empty() {
+            self.message = format!("{} ({reason})", self.message);
+        }
+        self
     }
 
     /// Adds the last lines that the process wrote to its stderr.
@@ -192,6 +206,24 @@ impl RpcError {
         .with("pool", &**id)
         .with("processes", processes)
         .with("raise", "max_sessions")
+    }
+
+    /// One of several clients has so many processes of the pool, by other capabilities, that the last `free` are for
+    /// others.
+    pub(crate) fn processes_of_others(
+        pool: &PoolConfig,
+        processes: usize,
+        free: usize,
+        own: usize,
+    ) -> RpcError {
+        let (id, most) = (&pool.id, pool.max_instances);
+        RpcError::busy(format!(
+            "the last {free} of {most} processes of the pool {id} are left to other clients: this one has {own} by \
+             other capabilities; raise max_instances of the pool"
+        ))
+        .with("pool", &**id)
+        .with("processes", processes)
+        .with("raise", "max_instances")
     }
 
     /// The pool has no process for a client, and may start none. `raise`: the key that would allow it.

@@ -25,6 +25,11 @@ impl Span {
         &line[self.start as usize..self.end as usize]
     }
 
+    /// How many bytes it covers.
+    pub(crate) fn length(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
     /// Both positions fit into 32 bits, since the scanner refuses longer lines.
     pub(crate) fn new(start: usize, end: usize) -> Span {
         Span { start: start as u32, end: end as u32 }
@@ -327,7 +332,7 @@ impl<'a> Reader<'a> {
 }
 
 /// After an escape, so many bytes are read one by one before blocks are used.
-const NEAR_BYTES: usize = 4;
+pub(crate) const NEAR_BYTES: usize = 4;
 /// So many blocks of 16 bytes are read before memchr takes over.
 const NEAR_BLOCKS: usize = 8;
 /// Long strings are read in parts of so many bytes, which fit into the first-level cache.
@@ -336,7 +341,7 @@ pub(crate) const BLOCK_BYTES: usize = 4 * 1024;
 /// The position of the next special byte of a string, or the end of the line. Sets a bit of `non_ascii` if a byte
 /// before that position, or one near it, is beyond ASCII.
 #[inline]
-fn find_special(line: &[u8], mut at: usize, non_ascii: &mut u32) -> usize {
+pub(crate) fn find_special(line: &[u8], mut at: usize, non_ascii: &mut u32) -> usize {
     let (blocks, tail) = line[at..].as_chunks();
     let near = &blocks[..blocks.len().min(NEAR_BLOCKS)];
     let mut seen = u8x16::ZERO;
@@ -389,7 +394,7 @@ fn find_special_in_short_line(line: &[u8], at: usize, non_ascii: &mut u32) -> us
 }
 
 /// Whether this byte ends the plain text of a string: a quote, a backslash or a control byte.
-fn is_special(byte: u8) -> bool {
+pub(crate) fn is_special(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct LineBuffer {
     /// There is no newline between `start` and this index, so no byte is searched twice.
     searched: usize,
     /// The current line, if it is not in `bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     large: Option<Large>,
     /// Between `start` and this index there is only white space, so no byte is looked at twice.
     blank: Cell<usize>,
@@ -36,7 +37,7 @@ enum Large {
     /// The scan of a line that is over the limit and whose bytes are dropped. `bytes` is empty or begins with that
     /// line's end.
     TooLong(Box<PartialScan>),
-    /// A line with memory of its own. `bytes` is empty, `start` is 0, and `searched` is an index in this line.
+    /// A line with memory of its own. `bytes` is empty, and `start` and `searched` are 0.
     Long(Box<LongLine>),
 }
 
@@ -116,22 +117,21 @@ impl LineBuffer {
         chunk: &mut &[u8],
         limit: usize,
     ) -> Option<Piece<'a>> {
-        let mut end = memchr(b'\n', &long.bytes()[self.searched..]).map(|end| self.searched + end);
-        if end.is_none() {
+        long.read_on();
+        if long.end().is_none() {
+            // What follows the line in the chunk is not copied.
             let (line, rest) = match memchr(b'\n', chunk) {
-                Some(end) => (&chunk[..end], Some(&chunk[end + 1..])),
-                None => (*chunk, None),
+                Some(end) => chunk.split_at(end + 1),
+                None => (*chunk, &[][..]),
             };
-            *chunk = rest.unwrap_or_default();
+            *chunk = rest;
             long.push(line);
-            end = rest.map(|_| long.bytes().len());
         }
         let kept = long.bytes();
-        let Some(end) = end else {
+        let Some(end) = long.end() else {
             if kept.len() > limit + 1 {
-                self.drop_line(scanned(kept));
+                self.drop_line(long.into_partial());
             } else {
-                self.searched = kept.len();
                 self.large = Some(Large::Long(long));
             }
             return None;
@@ -143,7 +143,7 @@ impl LineBuffer {
         let line = &kept[..end];
         let length = line.strip_suffix(b"\r").unwrap_or(line).len();
         if length > limit {
-            return Some(Piece::TooLong(scanned(line)));
+            return Some(Piece::TooLong(long.into_partial()));
         }
         long.finish(length);
         Some(Piece::Long(long))
@@ -190,17 +190,15 @@ impl LineBuffer {
     /// left before a line of a paused link.
     #[inline]
     pub(crate) fn is_long(&self, spare: bool) -> bool {
-        (self.bytes.len() - self.start >= LONG_LINE_BYTES || (spare && self.follows_long))
+        (self.bytes.len() - self.start >= LONG_LINE_BYTES || (spare && self.follows_long && !self.is_blank()))
             && self.searched == self.bytes.len()
             && self.large.is_none()
-            && !self.is_blank()
     }
 
     /// Moves the current line to memory of its own. Returns the memory that it had.
     pub(crate) fn move_to(&mut self, buffer: LongBuffer) -> Vec<u8> {
         let long = LongLine::new(buffer, self.rest());
         let bytes = std::mem::take(self).into_buffer();
-        self.searched = long.bytes().len();
         self.large = Some(Large::Long(Box::new(long)));
         bytes
     }
@@ -211,6 +209,17 @@ impl LineBuffer {
         match &mut self.large {
             Some(Large::Long(long)) => Some(long.space()),
             _ => None,
+        }
+    }
+
+    /// The current line, if it has memory of its own. It ends here.
+    pub(crate) fn take_long(&mut self) -> Option<Box<LongLine>> {
+        match self.large.take() {
+            Some(Large::Long(long)) => Some(long),
+            other => {
+                self.large = other;
+                None
+            }
         }
     }
 
@@ -241,7 +250,7 @@ impl LineBuffer {
                 partial.feed(self.rest());
                 partial
             }
-            Some(Large::Long(long)) => scanned(long.bytes()),
+            Some(Large::Long(long)) => long.into_partial(),
             None => scanned(self.rest()),
         };
         self.drop_line(partial);
@@ -249,8 +258,10 @@ impl LineBuffer {
 
     /// Whether the current line holds nothing but white space so far.
     pub(crate) fn is_blank(&self) -> bool {
-        if self.large.is_some() {
-            return false;
+        match &self.large {
+            Some(Large::Long(long)) => return long.is_blank(),
+            Some(Large::TooLong(_)) => return false,
+            None => {}
         }
         let from = self.blank.get().max(self.start);
         let more = self.bytes[from..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();

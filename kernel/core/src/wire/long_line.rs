@@ -4,27 +4,40 @@
 
 use std::sync::Arc;
 
+use memchr::memchr;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{
     LONG_BUFFER_BYTES, LONG_BUFFERS_BYTES, LONG_BUFFERS_IDLE_BYTES, LONG_LINE_NEXT, LONG_LINE_PIECE,
 };
+use crate::wire::long_scan::LongScan;
+use crate::wire::partial_scan::PartialScan;
+use crate::wire::scan::{Envelope, Malformed};
 
 /// The memory of a long line. All its bytes are initialised, and those behind the line mean nothing.
 pub(crate) type LongBuffer = Arc<Vec<u8>>;
 
-/// A long line, finished or not.
+/// A long line, finished or not. It is scanned while it comes.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct LongLine {
     #[serde(with = "crate::saved::shared")]
     buffer: LongBuffer,
     /// How many bytes there are, which may go on behind the line's end.
     length: usize,
+    /// There is no newline before this index.
+    #[serde(skip)]
+    searched: usize,
+    /// Where the line ends.
+    #[serde(skip)]
+    end: Option<usize>,
+    /// The scan of what was searched, but for a CR at its end, which may belong to the line end.
+    #[serde(skip)]
+    scan: Box<LongScan>,
 }
 
 impl LongLine {
     pub(crate) fn new(buffer: LongBuffer, begin: &[u8]) -> LongLine {
-        let mut line = LongLine { buffer, length: 0 };
+        let mut line = LongLine { buffer, length: 0, searched: 0, end: None, scan: Box::default() };
         line.push(begin);
         line
     }
@@ -51,6 +64,46 @@ impl LongLine {
             buffer.extend_from_slice(bytes);
         }
         self.length = end;
+        self.read_on();
+    }
+
+    /// Where the line ends, if its end has come.
+    pub(crate) fn end(&self) -> Option<usize> {
+        self.end
+    }
+
+    /// Scans what has come since the last time. Only the first time after the line was restored that may be much.
+    pub(crate) fn read_on(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        let kept = &self.buffer[..self.length];
+        self.end = memchr(b'\n', &kept[self.searched..]).map(|end| self.searched + end);
+        self.searched = self.end.unwrap_or(self.length);
+        let line = &kept[..self.searched];
+        self.scan.feed(line.strip_suffix(b"\r").unwrap_or(line));
+    }
+
+    /// Whether nothing but white space has come. Of a line that was restored nothing is scanned yet.
+    pub(crate) fn is_blank(&self) -> bool {
+        let unread = &self.buffer[self.scan.bytes_fed()..self.end.unwrap_or(self.length)];
+        self.scan.is_blank() && unread.iter().all(u8::is_ascii_whitespace)
+    }
+
+    /// The same for the white space of JSON alone.
+    pub(crate) fn is_space(&self) -> bool {
+        self.scan.is_space()
+    }
+
+    /// The line is all that there is: its envelope, like that of `Envelope::scan`.
+    pub(crate) fn scan(&mut self) -> Result<Envelope, Malformed> {
+        self.scan.finish(&self.buffer[..self.length])
+    }
+
+    /// What is known of the line, whose bytes are dropped.
+    pub(crate) fn into_partial(mut self) -> Box<PartialScan> {
+        self.read_on();
+        Box::new(self.scan.partial(&self.buffer[..self.searched]))
     }
 
     /// The line is complete and this long. Its memory is made to fit, also because the next long line may be as long,
@@ -80,6 +133,7 @@ impl LongLine {
     /// So many bytes were read to `space`.
     pub(crate) fn add(&mut self, count: usize) {
         self.length = (self.length + count).min(self.buffer.len());
+        self.read_on();
     }
 }
 

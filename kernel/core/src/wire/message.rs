@@ -7,9 +7,9 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::json::Span;
-use super::nested::{beginning, member, text};
+use super::nested::{beginning, member, text, within};
 use super::scan::{Envelope, Kind, canonical};
-use crate::limit::SESSION_TITLE_BYTES;
+use crate::limit::{NESTED_BYTES, SESSION_TITLE_BYTES};
 
 /// The title of a longer question is kept beside it.
 const TITLE_KEPT_BYTES: usize = 16 << 10;
@@ -84,9 +84,10 @@ impl<'a> Message<'a> {
         self.envelope.top_session.map(|span| self.name(span))
     }
 
-    /// What an agent wants to do, in its own words, if this is a question that says so. It is only shown, and cut.
+    /// What an agent wants to do, in its own words, if this is a question that says so and is no longer than what is
+    /// read again. It is only shown, and cut.
     pub(crate) fn asked_title(self) -> Option<String> {
-        let (line, params) = (self.line, self.envelope.params);
+        let (line, params) = (self.line, within(self.envelope.params, NESTED_BYTES));
         let title = match self.method() {
             b"session/request_permission" => text(line, member(line, params, b"toolCall"), b"title")?,
             b"elicitation/create" => text(line, params, b"message")?,

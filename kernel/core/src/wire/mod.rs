@@ -7,6 +7,7 @@ pub(crate) mod field;
 pub(crate) mod json;
 pub(crate) mod line_buffer;
 pub(crate) mod long_line;
+pub(crate) mod long_scan;
 pub(crate) mod message;
 pub(crate) mod nested;
 #[cfg(any(test, feature = "fuzzing"))]

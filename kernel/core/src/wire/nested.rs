@@ -5,6 +5,7 @@
 
 use memchr::memmem;
 
+use crate::limit::{LIST_BYTES, NESTED_BYTES};
 use crate::wire::error::shortened;
 use crate::wire::json::{Reader, Span};
 use crate::wire::scan::{Envelope, Kind, canonical};
@@ -21,10 +22,15 @@ pub(crate) struct Listed {
     pub(crate) forked_from: Vec<Span>,
 }
 
-/// The rows of the list of sessions in this result or in these params.
-pub(crate) fn listed_sessions(line: &[u8], object: Option<Span>) -> Vec<Listed> {
-    let mut listed = Vec::new();
-    let Some(list) = member(line, object, b"sessions") else { return listed };
+/// Calls `each` with the rows of the list of sessions in this result or in these params. What is no object is no row.
+/// Returns the place of everything in the list, within its brackets. `None`: there is no list, or nothing in it.
+pub(crate) fn for_each_listed(
+    line: &[u8],
+    object: Option<Span>,
+    mut each: impl FnMut(Listed),
+) -> Option<Span> {
+    let list = member(line, object, b"sessions")?;
+    let mut all = None::<Span>;
     // A list may be long, so each element is read only once.
     walk(&mut reader_of(line, list), b'[', &mut |reader, _| {
         let (start, mut id, mut forked_from) = (reader.at, None, Vec::new());
@@ -44,10 +50,14 @@ pub(crate) fn listed_sessions(line: &[u8], object: Option<Span>) -> Vec<Listed> 
         if !is_read {
             read_value(reader)?;
         }
-        listed.push(Listed { element: Span::new(start, reader.at), id, forked_from });
+        let element = Span::new(start, reader.at);
+        all = Some(Span { start: all.map_or(element.start, |all| all.start), end: element.end });
+        if is_read {
+            each(Listed { element, id, forked_from });
+        }
         Some(())
     });
-    listed
+    all
 }
 
 /// The ids in the list under `key` in this object.
@@ -60,29 +70,37 @@ pub(crate) fn in_update(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if memmem::find(line, br#"SessionId""#).is_none() && memmem::find(line, br#""background""#).is_none() {
         return Vec::new();
     }
-    let update = member(line, envelope.params, b"update");
-    let mut found = in_background(line, update);
-    found.extend(in_background(line, member(line, update, b"state")));
-    found.extend(text(line, update, b"senderSessionId"));
-    found.extend(text(line, update, b"recipientSessionId"));
+    let update = member(line, within(envelope.params, LIST_BYTES), b"update");
+    let keys: [&[u8]; 4] = [b"background", b"state", b"senderSessionId", b"recipientSessionId"];
+    let [background, state, sender, recipient] = members_of(line, update, keys);
+    let mut found = in_background(line, background);
+    found.extend(in_background(line, member(line, state, b"background")));
+    found.extend(string(line, sender));
+    found.extend(string(line, recipient));
     found
 }
 
 /// The ids of other sessions in an answer: of the session that an error is about, or of background tasks.
 pub(crate) fn in_answer(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if envelope.kind == (Kind::Answer { failed: true }) {
-        let data = member(line, envelope.outcome, b"data");
+        let data = member(line, within(envelope.outcome, NESTED_BYTES), b"data");
         return text(line, data, b"sessionId").into_iter().collect();
     }
     if memmem::find(line, br#""background""#).is_none() {
         return Vec::new();
     }
-    in_background(line, member(line, envelope.outcome, b"state"))
+    let state = member(line, within(envelope.outcome, LIST_BYTES), b"state");
+    in_background(line, member(line, state, b"background"))
 }
 
-fn in_background(line: &[u8], object: Option<Span>) -> Vec<Span> {
-    let tasks = elements(line, object, b"background");
-    tasks.into_iter().filter_map(|task| text(line, Some(task), b"sessionId")).collect()
+/// The ids in a list of background tasks.
+fn in_background(line: &[u8], tasks: Option<Span>) -> Vec<Span> {
+    let mut found = Vec::new();
+    for_each_of(line, tasks, |task| {
+        found.extend(text(line, Some(task), b"sessionId"));
+        Some(())
+    });
+    found
 }
 
 /// The elements of the list under `key` in this object.
@@ -100,16 +118,44 @@ pub(crate) fn for_each_element(
     line: &[u8],
     object: Option<Span>,
     key: &[u8],
-    mut each: impl FnMut(Span) -> Option<()>,
+    each: impl FnMut(Span) -> Option<()>,
 ) {
-    if let Some(list) = member(line, object, key) {
+    for_each_of(line, member(line, object, key), each);
+}
+
+/// The same for an object that may be long, which is read only once and only until `each` returns `None`. `each` gets
+/// `None` where a list under `key` begins. Of several, the last one counts among those that are reached.
+pub(crate) fn for_each_element_once(
+    line: &[u8],
+    object: Option<Span>,
+    key: &[u8],
+    mut each: impl FnMut(Option<Span>) -> Option<()>,
+) {
+    let Some(object) = object else { return };
+    walk(&mut reader_of(line, object), b'{', &mut |reader, name| {
+        if *canonical(name.of(line)) != *key {
+            return read_value(reader).map(|_| ());
+        }
+        each(None)?;
+        let mut goes_on = Some(());
+        let is_list = walk(reader, b'[', &mut |reader, _| {
+            goes_on = each(Some(read_value(reader)?));
+            goes_on
+        });
+        if is_list { goes_on } else { read_value(reader).map(|_| ()) }
+    });
+}
+
+/// Calls `each` with the elements of this list, until it returns `None`.
+fn for_each_of(line: &[u8], list: Option<Span>, mut each: impl FnMut(Span) -> Option<()>) {
+    if let Some(list) = list {
         walk(&mut reader_of(line, list), b'[', &mut |reader, _| each(read_value(reader)?));
     }
 }
 
 /// The string under `key` in this object, with its quotes.
 pub(crate) fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
-    member(line, object, key).filter(|value| value.of(line).starts_with(b"\""))
+    string(line, member(line, object, key))
 }
 
 /// The text of this string, which stands with its quotes, up to about so many bytes. It may be megabytes long, and only
@@ -130,13 +176,36 @@ pub(crate) fn beginning(token: &[u8], at_most: usize) -> Option<String> {
 
 /// The value under `key` in this object. Of several, the last one counts, as for most decoders.
 pub(crate) fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
-    let mut found = None;
-    for_each_in(line, object?, b'{', |name, value| {
-        if *canonical(name.of(line)) == *key {
-            found = Some(value);
-        }
-    });
+    let [found] = members_of(line, object, [key]);
     found
+}
+
+/// The values under each of these keys, for which the object is read only once.
+pub(crate) fn members_of<const N: usize>(
+    line: &[u8],
+    object: Option<Span>,
+    keys: [&[u8]; N],
+) -> [Option<Span>; N] {
+    let mut found = [None; N];
+    if let Some(object) = object {
+        for_each_in(line, object, b'{', |name, value| {
+            let name = canonical(name.of(line));
+            if let Some(at) = keys.iter().position(|key| **key == *name) {
+                found[at] = Some(value);
+            }
+        });
+    }
+    found
+}
+
+/// This value, unless it is longer than what is read again.
+pub(crate) fn within(value: Option<Span>, most: usize) -> Option<Span> {
+    value.filter(|value| value.length() <= most)
+}
+
+/// This value, if it is a string.
+pub(crate) fn string(line: &[u8], value: Option<Span>) -> Option<Span> {
+    value.filter(|value| value.of(line).starts_with(b"\""))
 }
 
 /// The whole of a value that is not part of a line.
@@ -255,8 +324,11 @@ mod tests {
             let line = format!(r#"{{"id":1,"result":{result},"z":[]}}"#);
             let outcome = Envelope::scan(line.as_bytes()).unwrap().outcome;
             let text = |span: Span| String::from_utf8(span.of(line.as_bytes()).to_vec()).unwrap();
-            let sessions = listed_sessions(line.as_bytes(), outcome);
-            sessions.into_iter().map(|listed| (text(listed.element), listed.id.map(text))).collect()
+            let mut rows = Vec::new();
+            for_each_listed(line.as_bytes(), outcome, |listed| {
+                rows.push((text(listed.element), listed.id.map(text)));
+            });
+            rows
         };
         for (result, expected) in [
             ("null", vec![]),
@@ -264,10 +336,7 @@ mod tests {
             ("{}", vec![]),
             (r#"{"sessions":{"sessionId":"a"}}"#, vec![]),
             (r#"{"sessions":[ ]}"#, vec![]),
-            (
-                r#"{"sessions":[1],"x":2,"s\u0065ssions" : [ "a" , {} ]}"#,
-                vec![(r#""a""#, None), ("{}", None)],
-            ),
+            (r#"{"sessions":[{"x":1}],"x":2,"s\u0065ssions" : [ "a" , {},[{}] ]}"#, vec![("{}", None)]),
             (
                 r#"{"sessions":[{"sessionId":"a","cwd":"/[{"} ,{"sessionId":1},{"x":{"sessionId":"b"}}],"next":null}"#,
                 vec![
@@ -289,6 +358,12 @@ mod tests {
                 expected.into_iter().map(|(e, id)| (e.to_owned(), id.map(str::to_owned))).collect();
             assert_eq!(listed(result), expected, "{result}");
         }
+        let all = |result: &[u8]| {
+            let all = for_each_listed(result, whole(result), |_| {});
+            all.map(|all| String::from_utf8(all.of(result).to_vec()).unwrap())
+        };
+        assert_eq!(all(br#"{"sessions":[ "a" , {} ,1 ]}"#).as_deref(), Some(r#""a" , {} ,1"#));
+        assert_eq!(all(br#"{"sessions":[ ]}"#), None);
     }
 
     #[test]

@@ -60,6 +60,38 @@ enum Expected {
     Comma,
 }
 
+/// What is known of a line whose beginning was read in another way, and is valid so far.
+pub(crate) struct Known<'a> {
+    pub(crate) bytes: usize,
+    pub(crate) depth: usize,
+    pub(crate) is_object: bool,
+    pub(crate) in_string: bool,
+    /// How often the top-level key `id` has occurred.
+    pub(crate) ids: usize,
+    /// Where the last value of it begins, as much of it as was read, and whether that is all, if it is a string or a
+    /// number.
+    pub(crate) id: Option<(usize, &'a [u8], bool)>,
+    pub(crate) has_method: bool,
+    pub(crate) has_outcome: bool,
+    pub(crate) next: Next<'a>,
+}
+
+/// What comes next in a line that is known so far.
+pub(crate) enum Next<'a> {
+    /// A top-level key.
+    Key,
+    /// The rest of the one that begins so.
+    RestOfKey(&'a [u8]),
+    /// The colon behind it.
+    Colon(&'a [u8]),
+    /// The value of the key `id`.
+    Id,
+    Other,
+}
+
+/// So many bytes of a key or an id are enough to know that it is too long.
+const TOKEN_BYTES: usize = ID_BYTES_MAX + KEY_BYTES_MAX + 2;
+
 /// Where the bytes of the current string or number are copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Copying {
@@ -92,6 +124,54 @@ impl Default for PartialScan {
 }
 
 impl PartialScan {
+    /// The scan of a line that was read in another way so far.
+    pub(crate) fn resumed(known: Known<'_>) -> PartialScan {
+        let mut scan = PartialScan {
+            depth: 1,
+            is_object: true,
+            id_count: known.ids,
+            has_method: known.has_method,
+            has_outcome: known.has_outcome,
+            ..PartialScan::default()
+        };
+        let mut is_in_token = false;
+        if let Some((start, id, is_all)) = known.id {
+            scan.bytes_fed = start;
+            scan.expected = Expected::Id;
+            scan.feed(&id[..id.len().min(TOKEN_BYTES)]);
+            scan.id_complete = is_all;
+            is_in_token = !is_all;
+        }
+        let copying = scan.copying;
+        scan.copying = Copying::Nothing;
+        scan.in_string = false;
+        scan.expected = match known.next {
+            Next::Key | Next::RestOfKey(_) => Expected::Key,
+            Next::Colon(_) => Expected::Colon,
+            Next::Id => Expected::Id,
+            Next::Other => Expected::Comma,
+        };
+        if let Next::RestOfKey(key) | Next::Colon(key) = known.next {
+            scan.key_bytes = 0;
+            let name = key.get(1..).unwrap_or_default();
+            let is_whole = matches!(known.next, Next::Colon(_));
+            let name = if is_whole { &name[..name.len().saturating_sub(1)] } else { name };
+            name.iter().take(TOKEN_BYTES).for_each(|byte| scan.push_key_byte(*byte));
+            if !is_whole {
+                scan.expected = Expected::Comma;
+                scan.copying = Copying::Key;
+            }
+        } else if is_in_token {
+            scan.copying = copying;
+        }
+        scan.escaping = false;
+        scan.in_string = known.in_string;
+        scan.is_object = known.is_object;
+        scan.depth = known.depth;
+        scan.bytes_fed = known.bytes;
+        scan
+    }
+
     /// The number of bytes so far.
     pub(crate) fn bytes_fed(&self) -> usize {
         self.bytes_fed

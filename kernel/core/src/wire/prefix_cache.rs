@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use crate::wire::field::Container;
 use crate::wire::json::{Reader, Span, starts_string_or_number};
 use crate::wire::scan::{Envelope, Hint, Malformed, ResumePoint, Scanner};
+use crate::wire::splice::Edit;
 
 /// The longest prefix that is learned, in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
@@ -96,8 +97,9 @@ impl PrefixCache {
 
     /// Remembers how this line began, in place of the prefix that was matched less recently.
     fn learn(&mut self, scanner: &Scanner<'_>, envelope: &Envelope) {
-        let is_usable =
-            |point: &ResumePoint| point.ascii && point.at <= PREFIX_BYTES_MAX && point.seen == scanner.seen;
+        let is_usable = |point: &ResumePoint| {
+            point.ascii && point.at <= PREFIX_BYTES_MAX && point.seen == scanner.found.seen
+        };
         let Some(point) = scanner.resume_point.filter(is_usable) else { return };
         let point = point.in_content_block(scanner.reader.line).filter(is_usable).unwrap_or(point);
         if self.prefixes.len() < PREFIXES {
@@ -231,7 +233,21 @@ impl Envelope {
         if old_id.end == id_end as u32 {
             return;
         }
-        let shift = (id_end as u32).wrapping_sub(old_id.end);
+        self.move_behind(old_id.start, (id_end as u32).wrapping_sub(old_id.end));
+    }
+
+    /// The envelope of the line with these edits, which are in order, and each of which is a field or in none.
+    pub(crate) fn edited(mut self, edits: &[Edit<'_>]) -> Envelope {
+        for edit in edits.iter().rev() {
+            let shift = (edit.with.len() as u32).wrapping_sub(edit.span.length() as u32);
+            self.move_behind(edit.span.start, shift);
+        }
+        self
+    }
+
+    /// Moves every position behind this one.
+    #[inline]
+    fn move_behind(&mut self, start: u32, shift: u32) {
         // Without `..`, so that a new field cannot be forgotten.
         let Envelope {
             kind: _,
@@ -264,7 +280,7 @@ impl Envelope {
         ];
         for span in optional.into_iter().flatten().chain([method]) {
             for position in [&mut span.start, &mut span.end] {
-                if *position > old_id.start {
+                if *position > start {
                     *position = position.wrapping_add(shift);
                 }
             }
@@ -276,6 +292,7 @@ impl Envelope {
 mod tests {
     use super::*;
     use crate::wire::oracle::LineGenerator;
+    use crate::wire::splice::{Edits, splice};
 
     const HEADS: [&str; 4] = [
         r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"m","#,
@@ -438,5 +455,28 @@ mod tests {
             scan(&mut cache, &other);
         }
         assert!(cfg!(miri) || hits > 3_000, "only {hits} lines began like another");
+    }
+
+    #[test]
+    fn an_edited_line_has_the_edited_envelope() {
+        let mut lines = LineGenerator::new(0x5eed_0005);
+        for _ in 0..if cfg!(miri) { 100 } else { 5_000 } {
+            let line = lines.next_line();
+            let Ok(envelope) = Envelope::scan(&line) else { continue };
+            for with in [&br#""x""#[..], br#""a much longer name than any""#] {
+                let mut edits = Edits::none();
+                edits.add_at(envelope.session, with);
+                edits.add_at(envelope.top_session, with);
+                edits.add_at(envelope.id, b"123456");
+                let mut out = Vec::new();
+                splice(&mut out, &line, &edits);
+                assert_eq!(
+                    Envelope::scan(&out),
+                    Ok(envelope.edited(&edits)),
+                    "{}",
+                    String::from_utf8_lossy(&line)
+                );
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 
 use memchr::memchr;
 
+use crate::limit::NAME_BYTES;
 use crate::wire::field::{Container, FIELDS, Field};
 pub(crate) use crate::wire::json::Span;
 use crate::wire::json::{DEPTH_MAX, Key, ReadError, Reader, is_string_or_number, starts_string_or_number};
@@ -102,6 +103,11 @@ impl Malformed {
         }
         let mut partial = PartialScan::default();
         partial.feed(line);
+        Malformed::guessed(fault, &partial)
+    }
+
+    /// The same where the line was partially scanned, and begins with a brace.
+    pub(super) fn guessed(fault: Fault, partial: &PartialScan) -> Malformed {
         let id = partial.id().filter(|id| is_string_or_number(id));
         let id = id.map(|id| Span::new(partial.id_start(), partial.id_start() + id.len()));
         Malformed { fault, id, answer: partial.is_answer() }
@@ -138,10 +144,18 @@ impl fmt::Display for Fault {
     }
 }
 
+/// So many bytes a name of `NAME_BYTES` has at most where every character of it is escaped.
+const SPELLED_NAME_BYTES: usize = NAME_BYTES * "\\u0041".len();
+
 /// The content of a JSON string, spelled so that equal strings are equal bytes. A string with a lone surrogate has no
 /// such spelling and stays as it is.
+///
+/// Of a string that is too long for any name only the beginning is given, which is too long as well.
 pub(crate) fn canonical(token: &[u8]) -> Cow<'_, [u8]> {
     let body = unquoted(token).unwrap_or(token);
+    if body.len() > SPELLED_NAME_BYTES {
+        return Cow::Borrowed(&body[..=NAME_BYTES]);
+    }
     if memchr(b'\\', body).is_none() {
         return Cow::Borrowed(body);
     }
@@ -162,44 +176,39 @@ pub(super) struct ResumePoint {
     pub(super) container: Container,
     /// The value is one level deeper: a member of an object that is itself a member of `container`.
     pub(super) in_content: bool,
-    /// The fields before this point, as in `Scanner::seen`.
+    /// The fields before this point, as in `Found::seen`.
     pub(super) seen: u16,
     /// All bytes before this point are ASCII.
     pub(super) ascii: bool,
 }
 
+/// The routing fields of a line, as far as it was read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Found {
+    /// One bit for each field whose key has occurred.
+    pub(super) seen: u16,
+    /// One bit for each field whose value is a string in ASCII without escapes. Other fields may be such strings too.
+    pub(super) plain: u16,
+    /// The value of each field in `seen`. It is empty for an id that occurs twice.
+    pub(super) spans: [Span; FIELDS.len()],
+    /// The first byte of each value, which tells its type. It is NUL where there is no value.
+    pub(super) firsts: [u8; FIELDS.len()],
+    /// The first fault that does not end the scan.
+    fault: Option<Fault>,
+}
+
 /// Reads a line and records where its routing fields are.
 pub(super) struct Scanner<'a> {
     pub(super) reader: Reader<'a>,
-    /// One bit for each field whose key has occurred.
-    pub(super) seen: u16,
-    /// The value of each field in `seen`. It is empty for an id that occurs twice.
-    spans: [Span; FIELDS.len()],
-    /// One bit for each field whose value is a string in ASCII without escapes. Other fields may be such strings too.
-    plain: u16,
-    /// The first byte of each value, which tells its type. It is NUL where there is no value.
-    firsts: [u8; FIELDS.len()],
-    /// The first fault that does not end the scan.
-    fault: Option<Fault>,
+    pub(super) found: Found,
     /// Where the scan of the next line that begins like this one may resume.
     pub(super) resume_point: Option<ResumePoint>,
 }
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(line: &'a [u8]) -> Result<Self, Malformed> {
-        if u32::try_from(line.len()).is_err() {
-            let fault = Fault::NotRpc("a line must be below 4 GiB");
-            return Err(Malformed { fault, id: None, answer: false });
-        }
-        Ok(Scanner {
-            reader: Reader::new(line),
-            seen: 0,
-            spans: [Span::default(); FIELDS.len()],
-            plain: 0,
-            firsts: [0; FIELDS.len()],
-            fault: None,
-            resume_point: None,
-        })
+        check_length(line)?;
+        Ok(Scanner { reader: Reader::new(line), found: Found::default(), resume_point: None })
     }
 
     /// Reads the line from its first byte to its last.
@@ -223,9 +232,10 @@ impl<'a> Scanner<'a> {
         let is_usual = self.reader.line.starts_with(OPENING);
         if is_usual {
             self.reader.at = OPENING.len();
-            self.seen = 1 << Field::Jsonrpc as usize;
-            self.firsts[Field::Jsonrpc as usize] = b'"';
-            self.spans[Field::Jsonrpc as usize] = Span::new(OPENING.len() - VERSION_BYTES, OPENING.len());
+            self.found.seen = 1 << Field::Jsonrpc as usize;
+            self.found.firsts[Field::Jsonrpc as usize] = b'"';
+            self.found.spans[Field::Jsonrpc as usize] =
+                Span::new(OPENING.len() - VERSION_BYTES, OPENING.len());
         }
         is_usual
     }
@@ -238,7 +248,7 @@ impl<'a> Scanner<'a> {
             if next == b'}' {
                 self.reader.at += 1;
                 let Some((parent, field)) = container.parent() else { return self.reader.end() };
-                self.spans[field as usize].end = self.reader.at as u32;
+                self.found.spans[field as usize].end = self.reader.at as u32;
                 container = parent;
                 after_member = true;
                 continue;
@@ -259,14 +269,14 @@ impl<'a> Scanner<'a> {
     fn read_member(&mut self, container: &mut Container, after_member: bool) -> Result<bool, ReadError> {
         let key = self.reader.key()?;
         let start = self.reader.at;
-        let field = self.record_key(*container, key);
+        let field = self.found.record_key(*container, key);
         if field.is_none() && self.resume_point.is_none() {
             self.set_resume_point(*container, after_member);
         }
         if let Some(field) = field {
             let first = self.reader.peek();
-            self.firsts[field as usize] = first;
-            self.spans[field as usize] = Span::new(start, start);
+            self.found.firsts[field as usize] = first;
+            self.found.spans[field as usize] = Span::new(start, start);
             if first == b'{'
                 && let Some(inner) = Container::of_value(field)
             {
@@ -277,15 +287,50 @@ impl<'a> Scanner<'a> {
         }
         let plain = self.reader.value(container.depth())?;
         if let Some(field) = field {
-            self.spans[field as usize].end = self.reader.at as u32;
-            self.plain |= u16::from(plain) << field as usize;
+            self.found.spans[field as usize].end = self.reader.at as u32;
+            self.found.plain |= u16::from(plain) << field as usize;
         }
         Ok(false)
     }
 
+    /// Makes the next value the resume point if no field is expected behind it. An update begins with its type, so
+    /// its first member is not enough.
+    fn set_resume_point(&mut self, container: Container, after_member: bool) {
+        let is_last_field_seen = match container {
+            Container::Params | Container::Result => true,
+            Container::Update => after_member,
+            Container::Top | Container::Meta => false,
+        };
+        if is_last_field_seen {
+            self.resume_point = Some(ResumePoint {
+                at: self.reader.at,
+                container,
+                in_content: false,
+                seen: self.found.seen,
+                ascii: !self.reader.non_ascii,
+            });
+        }
+    }
+
+    /// The result of the scan, given the result of `read`.
+    pub(super) fn finish(&self, read: Result<(), ReadError>) -> Result<Envelope, Malformed> {
+        let line = self.reader.line;
+        match read {
+            Ok(()) => self.found.result(line),
+            Err(ReadError::Syntax) => {
+                Err(Malformed::partially_scanned(Fault::Syntax { at: self.reader.at }, line))
+            }
+            Err(ReadError::TooDeep) => Err(Malformed::partially_scanned(Fault::TooDeep, line)),
+            Err(ReadError::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
+        }
+    }
+}
+
+impl Found {
     /// The field that this key names, if it occurs for the first time. Records a fault for any other spelling and for
     /// a second occurrence.
-    fn record_key(&mut self, container: Container, key: Key<'_>) -> Option<Field> {
+    #[inline]
+    pub(super) fn record_key(&mut self, container: Container, key: Key<'_>) -> Option<Field> {
         let Some(field) = container.field(key.name) else {
             let field = container.misspelled_field(&key)?;
             self.fault.get_or_insert(Fault::EscapedKey(field));
@@ -304,45 +349,17 @@ impl<'a> Scanner<'a> {
         Some(field)
     }
 
-    /// Makes the next value the resume point if no field is expected behind it. An update begins with its type, so
-    /// its first member is not enough.
-    fn set_resume_point(&mut self, container: Container, after_member: bool) {
-        let is_last_field_seen = match container {
-            Container::Params | Container::Result => true,
-            Container::Update => after_member,
-            Container::Top | Container::Meta => false,
-        };
-        if is_last_field_seen {
-            self.resume_point = Some(ResumePoint {
-                at: self.reader.at,
-                container,
-                in_content: false,
-                seen: self.seen,
-                ascii: !self.reader.non_ascii,
-            });
-        }
+    /// The result for a line that was read to its end.
+    pub(super) fn result(&self, line: &[u8]) -> Result<Envelope, Malformed> {
+        self.envelope(line).map_err(|fault| self.malformed(fault))
     }
 
-    /// The result of the scan, given the result of `read`.
-    pub(super) fn finish(&self, read: Result<(), ReadError>) -> Result<Envelope, Malformed> {
-        let line = self.reader.line;
-        match read {
-            Ok(()) => self.envelope().map_err(|fault| self.malformed(fault)),
-            Err(ReadError::Syntax) => {
-                Err(Malformed::partially_scanned(Fault::Syntax { at: self.reader.at }, line))
-            }
-            Err(ReadError::TooDeep) => Err(Malformed::partially_scanned(Fault::TooDeep, line)),
-            Err(ReadError::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
-        }
-    }
-
-    /// The envelope of a line that was read to its end.
-    fn envelope(&self) -> Result<Envelope, Fault> {
+    fn envelope(&self, line: &[u8]) -> Result<Envelope, Fault> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
         let kind = self.kind()?;
-        let method = if self.has(Field::Method) { self.method()? } else { Span::default() };
+        let method = if self.has(Field::Method) { self.method(line)? } else { Span::default() };
         let id = match self.first(Field::Id) {
             Some(first) if starts_string_or_number(first) => self.span(Field::Id),
             None => None,
@@ -388,11 +405,11 @@ impl<'a> Scanner<'a> {
     }
 
     /// The method without its quotes.
-    fn method(&self) -> Result<Span, Fault> {
+    fn method(&self, line: &[u8]) -> Result<Span, Fault> {
         let token = self.string(Field::Method).ok_or(Fault::NotRpc("method must be a string"))?;
         let method = Span { start: token.start + 1, end: token.end - 1 };
         let plain = self.plain & 1 << Field::Method as usize != 0;
-        if !plain && memchr(b'\\', method.of(self.reader.line)).is_some() {
+        if !plain && memchr(b'\\', method.of(line)).is_some() {
             return Err(Fault::NotRpc("method must be spelled plainly"));
         }
         Ok(method)
@@ -434,6 +451,15 @@ impl<'a> Scanner<'a> {
             Some(_) => Err(Fault::NotRpc(otherwise)),
         }
     }
+}
+
+/// Spans have 32 bits.
+pub(super) fn check_length(line: &[u8]) -> Result<(), Malformed> {
+    if u32::try_from(line.len()).is_err() {
+        let fault = Fault::NotRpc("a line must be below 4 GiB");
+        return Err(Malformed { fault, id: None, answer: false });
+    }
+    Ok(())
 }
 
 fn unquoted(token: &[u8]) -> Option<&[u8]> {

@@ -1,7 +1,11 @@
 //! Causes: every error of the bus needs one that the oracle knows of. Where the portions in which bytes arrive hide
 //! the exact figure, an upper bound must at least reach the limit that the bus says was reached.
 
-use kernel_core::limit::{BACKLOG_FREE_TIMES, CALLS_FREE_TIMES, CALLS_RESERVED_PART, QUEUE_HARD_TIMES};
+use kernel_core::config::{Mode, PoolConfig};
+use kernel_core::id::WorkerId;
+use kernel_core::limit::{
+    BACKLOG_FREE_TIMES, CALLS_FREE_TIMES, CALLS_RESERVED_PART, QUEUE_HARD_TIMES, SESSIONS_FREE_TIMES,
+};
 use serde_json::Value;
 
 use crate::excuse::Excuse;
@@ -157,6 +161,9 @@ impl Oracle {
         let mut slots: Vec<_> = of_pool().filter_map(|(_, process)| process.slot).collect();
         slots.sort();
         slots.dedup();
+        if self.has_its_share(conn, serial, config, &slots) {
+            return true;
+        }
         if slots.len() < config.max_instances as usize {
             return false;
         }
@@ -178,6 +185,25 @@ impl Oracle {
                     || process.dedicated && (others_wait || self.is_used_by_other(life, conn))
             })
         })
+    }
+
+    /// A client that was initialized in several ways may have as many processes by them as leaves the rest to others.
+    fn has_its_share(&self, conn: Conn, serial: Serial, config: &PoolConfig, slots: &[WorkerId]) -> bool {
+        let is_alone = self.conns.iter().filter(|conn| !conn.broken).count() < 2;
+        let most = config.max_instances as usize;
+        if is_alone || config.mode == Mode::Dedicated || most == 1 {
+            return false;
+        }
+        let is_own = |slot: &&WorkerId| {
+            let of_slot = |(_, process): &(Life, &ProcessRecord)| process.slot == Some(**slot);
+            let newest = self.lives.iter().enumerate().rfind(of_slot);
+            newest.is_some_and(|(life, process)| {
+                let is_shared = process.serves.iter().any(|other| *other != conn);
+                process.healthy && !is_shared && !self.must_be_compatible(life, conn, serial)
+            })
+        };
+        let own = slots.iter().filter(is_own).count();
+        own > 0 && (own >= SESSIONS_FREE_TIMES * (most - slots.len().min(most)) || own + 1 >= most)
     }
 
     /// The process has nothing to do but to close sessions that the bus has ended, so that a request waits for it.

@@ -68,6 +68,11 @@ struct Client {
     questions: BTreeMap<u64, usize>,
     /// Questions that were withdrawn when it had answered them, by their id.
     late: BTreeSet<u64>,
+    /// The sessions of what it was asked, by the id, and how many of these questions were taken back in each.
+    asked_in: BTreeMap<u64, usize>,
+    taken_back: BTreeMap<usize, usize>,
+    /// It hears `_bus/session`.
+    hears_events: bool,
     /// Sessions that it is being told, with the first and the last number.
     told: BTreeMap<usize, (usize, usize)>,
     /// Where it is among the prompts of its sessions.
@@ -306,6 +311,9 @@ impl World {
             asked: BTreeMap::new(),
             questions: BTreeMap::new(),
             late: BTreeSet::new(),
+            asked_in: BTreeMap::new(),
+            taken_back: BTreeMap::new(),
+            hears_events: false,
             told: BTreeMap::new(),
             follows: BTreeMap::new(),
             takes_at_most: if self.is_long { self.rng.one(&[30, 500, 20_000, 1 << 20]) } else { 0 },

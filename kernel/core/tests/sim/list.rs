@@ -1,45 +1,128 @@
-//! Checks what a client is shown in a list of sessions.
+//! Checks lists of sessions: which processes are asked for their part, and what a client is shown.
+
+use std::collections::BTreeSet;
 
 use kernel_core::limit::CHILDREN_TIMES;
 use serde_json::Value;
 
 use crate::excuse::Excuse;
 use crate::oracle::{Oracle, broken};
-use crate::parse::{parse, shown};
+use crate::parse::{id_token, parse, shown};
 use crate::record::*;
 
 impl Oracle {
+    /// This line asks a further process for its part of the list that the client wants.
+    pub(crate) fn is_part_of_list(&self, serial: Serial, value: &Value) -> bool {
+        let is_list = matches!(self.sent[serial].what, What::Ask { kind: Kind::List, .. });
+        let params = || parse(&self.sent[serial].line.bytes())["params"].clone();
+        is_list && value["method"] == "session/list" && value["params"] == params()
+    }
+
+    /// A process is asked once for its part, when the one before it has answered, and if it works for such clients.
+    pub(crate) fn asked_for_part(&mut self, life: Life, serial: Serial) {
+        let Peer::Client(conn) = self.sent[serial].by else { return };
+        let before: Vec<(Life, u64)> = self.asked_for(serial).filter(|(other, _)| *other != life).collect();
+        // What was lost with a process goes to any other.
+        let has_lost = before.iter().any(|(other, _)| !self.lives[*other].healthy);
+        let again = self.lives[life].asked.values().filter(|ask| **ask == serial).count() > 1 && !has_lost;
+        let is_due = |(other, call_id): &(Life, u64)| {
+            let process = &self.lives[*other];
+            process.healthy && process.owed.contains(call_id) && !process.answered.contains(call_id)
+        };
+        let (process, first) = (&self.lives[life], before.first().map(|(first, _)| &self.lives[*first]));
+        if again || before.iter().any(is_due) || first.is_none_or(|first| first.pool != process.pool) {
+            broken!("(23) lists", "life {life} is asked for its part of #{serial}#, after {before:?}");
+        }
+        let has_other = |other: &Conn| *other != conn && self.conns[*other].open && !self.conns[*other].ended;
+        if process.dedicated && process.serves.iter().any(has_other) {
+            broken!("(3) no traffic of others", "life {life} of another is asked to list for conn {conn}");
+        }
+        if !self.is_borrowed(life, conn, serial) {
+            self.check_handshake(life, conn, serial);
+        }
+        self.sent[serial].sent_to.push(Peer::Worker(life));
+    }
+
+    /// The processes that were asked for this list, and under which ids.
+    fn asked_for(&self, ask: Serial) -> impl Iterator<Item = (Life, u64)> {
+        self.lives.iter().enumerate().flat_map(move |(life, process)| {
+            let is_it = move |(_, serial): &(&u64, &Serial)| **serial == ask;
+            process.asked.iter().filter(is_it).map(move |(call_id, _)| (life, *call_id))
+        })
+    }
+
+    /// A list of several processes, of which the last could not add to it, has no mark. Such lists have rows.
+    pub(crate) fn is_list(&self, conn: Conn, value: &Value, line: &[u8]) -> bool {
+        let is_row = |row: &Value| row["sessionId"].is_string();
+        let rows = value["result"]["sessions"].as_array();
+        let lists = |kind: &Kind| *kind == Kind::List;
+        rows.is_some_and(|rows| rows.iter().any(is_row))
+            && self.waiting(conn, &id_token(line), Some(&lists)).is_some()
+    }
+
+    /// The bus has put together a list without a mark.
+    pub(crate) fn listed_by_bus(&mut self, conn: Conn, value: &Value, line: &[u8]) {
+        let lists = |kind: &Kind| *kind == Kind::List;
+        let Some(ask) = self.take_waiting(conn, &id_token(line), Some(&lists)) else { return };
+        self.carried += 1;
+        self.listed(conn, ask, value, line);
+    }
+
     /// A list shows no session of another client, and the client's own sessions under the names that it knows.
-    pub(crate) fn listed(&mut self, conn: Conn, serial: Serial, value: &Value, line: &[u8]) {
-        let original = parse(&self.sent[serial].line.bytes());
-        let Some(before) = original["result"]["sessions"].as_array() else { return };
-        let after = value["result"]["sessions"].as_array().cloned().unwrap_or_default();
-        let Peer::Worker(life) = self.sent[serial].by else { return };
+    pub(crate) fn listed(&mut self, conn: Conn, ask: Serial, value: &Value, line: &[u8]) {
+        let Some(after) = value["result"]["sessions"].as_array().cloned() else { return };
+        let parts: Vec<(Life, u64)> = self.asked_for(ask).collect();
+        let of_part = |sent: &Sent| {
+            let What::Answer { call_id: Some(call_id), .. } = sent.what else { return false };
+            let is_it = |(life, id): &(Life, u64)| sent.by == Peer::Worker(*life) && call_id == *id;
+            sent.read.is_some() && parts.iter().any(is_it)
+        };
+        let answers: Vec<&Sent> = self.sent.iter().filter(|sent| of_part(sent)).collect();
+        let before: Vec<Value> = answers.iter().map(|sent| parse(&sent.line.bytes())).collect();
+        let read_at = answers.iter().map(|sent| sent.read_at).min().unwrap_or(0);
+        let of_each: Vec<Vec<&str>> = before
+            .iter()
+            .map(|answer| answer["result"]["sessions"].as_array().map_or(&[][..], |rows| rows))
+            .map(|rows| rows.iter().filter_map(|entry| entry["sessionId"].as_str()).collect())
+            .collect();
         let shown_names: Vec<&str> = after.iter().filter_map(|entry| entry["sessionId"].as_str()).collect();
+        let mut once = BTreeSet::new();
+        for name in &shown_names {
+            // An agent may say one twice in its own list.
+            let says = |names: &Vec<&str>| names.iter().filter(|it| **it == behind_tag(name)).count() > 1;
+            if !once.insert(*name) && !of_each.iter().any(says) {
+                broken!("(23) lists", "conn {conn} is shown {name} twice: {}", shown(line));
+            }
+        }
         for name in &shown_names {
             let of_others = self.sessions.iter().any(|s| {
-                let of_store = self.shares_store(life, s.life, self.calls) && (s.life == life || self.strict);
+                let of_store = parts.iter().any(|(life, _)| {
+                    self.shares_store(*life, s.life, self.calls) && (s.life == *life || self.strict)
+                });
                 let of_it = s.name == *name && s.name != s.agent || of_store && s.agent == *name;
                 // The other client may have got it within this call.
-                of_it && s.since < self.sent[serial].read_at && self.held_by_other(conn, s)
+                of_it && s.since < read_at && self.held_by_other(conn, s)
             });
-            let of_others = of_others && !self.closes_before(life, serial, behind_tag(name));
-            if self.is_fault(Excuse::ListedForeign, of_others, self.ambiguous.contains(behind_tag(name))) {
+            let agent = behind_tag(name);
+            let closes = |(life, _): &(Life, u64)| self.closes_before(*life, self.sent.len(), agent);
+            let of_others = of_others && !parts.iter().any(closes);
+            if self.is_fault(Excuse::ListedForeign, of_others, self.ambiguous.contains(agent)) {
                 broken!("(3) no traffic of others", "conn {conn} is shown {name}: {}", shown(line));
             }
         }
         // Where the bus does not know all sessions of clients, it shows none that it does not know.
-        let of_store = |other: &Life| self.shares_store(life, *other, self.calls);
+        let of_store =
+            |other: &Life| parts.iter().any(|(life, _)| self.shares_store(*life, *other, self.calls));
         let hides_unknown =
             (0..self.lives.len()).filter(of_store).any(|other| self.may_have_unknown_children(other));
-        for name in before.iter().filter_map(|entry| entry["sessionId"].as_str()) {
+        for name in of_each.iter().flatten().copied() {
             let is_shown = shown_names.iter().any(|shown| *shown == name || behind_tag(shown) == name);
             let wrong = !is_shown && !self.may_be_hidden(conn, name) && !hides_unknown;
             let excused = !self.unique_names || self.ambiguous.contains(name);
             if self.is_fault(Excuse::ListedHidden, wrong, excused) {
                 broken!(
                     "(4) identical bytes",
-                    "conn {conn} is not shown {name} of {original}: {}",
+                    "conn {conn} is not shown {name} of {of_each:?}: {}",
                     shown(line)
                 );
             }

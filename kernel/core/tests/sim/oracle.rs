@@ -164,7 +164,7 @@ impl Oracle {
         self.sent[serial].read_at = self.sent.len();
         self.sent[serial].read_in = self.calls;
         if let Peer::Worker(life) = self.sent[serial].by
-            && self.works(life, |_| true)
+            && (self.works(life, |_| true) || self.is_shared(life))
         {
             let process = &self.lives[life];
             let mut served = process.serves.clone();
@@ -209,6 +209,11 @@ impl Oracle {
             (Peer::Worker(life), What::AgentAsk { .. }) => self.lives[life].unanswered.push(serial),
             _ => {}
         }
+    }
+
+    /// The process works for several clients, so that what it says about no session may be about any of them.
+    fn is_shared(&self, life: Life) -> bool {
+        self.lives[life].serves.iter().filter(|conn| self.conns[**conn].open).count() > 1
     }
 
     /// Counts what a worker sends about a session that is not open yet, which the bus may hold.

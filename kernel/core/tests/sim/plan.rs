@@ -178,6 +178,16 @@ pub(crate) fn allow_many_processes(seed: u64, config: &mut Config) {
     }
 }
 
+/// In some worlds each pool says itself how long sessions are kept. It depends on the seed alone as well.
+pub(crate) fn keep_by_pool(seed: u64, config: &mut Config) {
+    if seed % 16 == 11 {
+        let keeps = [Some(Duration::ZERO), None, Some(Duration::from_secs(7))];
+        for (pool, keep) in config.pools.iter_mut().zip(keeps) {
+            Arc::make_mut(pool).session_keep = keep;
+        }
+    }
+}
+
 /// In some plain worlds the bus works in small pieces, so that others speak in the midst of what one event causes.
 pub(crate) fn work_in_small_pieces(seed: u64, config: &mut Config) {
     if is_plain(seed) && seed % 8 == 4 {

@@ -35,7 +35,7 @@ pub(crate) struct Sent {
     pub(crate) read_at: usize,
     /// The call of the bus in which it was read.
     pub(crate) read_in: usize,
-    /// A worker said it while it worked for a client: the clients that it served then.
+    /// A worker said it while it worked for a client, or could for several: the clients that it served then.
     pub(crate) in_turn_of: Option<BTreeSet<Conn>>,
     /// How many lines the world had when the bus passed it on.
     pub(crate) sent_at: usize,

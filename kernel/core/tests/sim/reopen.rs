@@ -158,6 +158,12 @@ impl Oracle {
         }
     }
 
+    /// Whether the pool of this process keeps no session of a client that has left.
+    fn keeps_nothing(&self, life: Life) -> bool {
+        let pool = self.config.pools.iter().find(|pool| *pool.id == *self.lives[life].pool);
+        pool.is_some_and(|pool| pool.session_keep.unwrap_or(self.limits.session_keep).is_zero())
+    }
+
     /// The bus has answered this client's goodbye. One that is not answered may have been read and dropped.
     fn has_heard_bye(&self, conn: Conn) -> bool {
         self.sent.iter().any(|sent| {
@@ -195,7 +201,7 @@ impl Oracle {
         let left = self.sessions.iter().rev().find(|s| s.agent == agent).and_then(|s| s.left);
         if let Some((conn, left_in)) = left.filter(|_| self.strict && lost.is_none())
             && left_in < self.calls
-            && (self.has_heard_bye(conn) || self.limits.session_keep.is_zero())
+            && (self.has_heard_bye(conn) || self.keeps_nothing(life))
         {
             broken!("(3) sessions", "{agent}, which nobody wants, is opened again in life {life}");
         }

@@ -225,7 +225,9 @@ impl World {
             self.oracle.conns[conn].broken = true;
             self.handle(Event::Broken(link));
         }
-        let until = self.now + self.config.limits.session_keep + QUIET_PERIOD;
+        let of_pools = self.config.pools.iter().filter_map(|pool| pool.session_keep);
+        let keep = of_pools.chain([self.config.limits.session_keep]).max().unwrap_or_default();
+        let until = self.now + keep + QUIET_PERIOD;
         while self.goes_round() || self.pass_to_next(until.saturating_sub(self.now)) {}
         self.bus.check_invariants();
         if !self.bus.is_empty() {

@@ -82,7 +82,7 @@ pub(crate) fn check_all<'a, T: 'a>(
 }
 
 /// Fails if a check that was switched off was not noticed. `caught` are the checks with the seed that showed it and
-/// what that said, which is printed only where somebody asked for it: a log of many of them would look like one of
+/// what that said, which is printed only on request: a log of many of them would look like one of
 /// faults. The other lines are those of the file of kept seeds.
 pub(crate) fn check_caught<C: Debug>(
     caught: impl IntoIterator<Item = (C, Option<(u64, String)>)>,

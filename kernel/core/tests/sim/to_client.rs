@@ -26,6 +26,7 @@ impl Oracle {
         let Some(serial) = marked(line) else {
             return match value["method"].as_str() {
                 Some("$/cancel_request") => self.needs_no_answer(conn, &value, line),
+                None if self.is_list(conn, &value, line) => self.listed_by_bus(conn, &value, line),
                 _ => self.own_result(conn, &value, line),
             };
         };
@@ -392,7 +393,7 @@ impl Oracle {
         self.carried += 1;
         if kind == Kind::List {
             self.check_order_to_client(conn, life, serial);
-            return self.listed(conn, serial, value, line);
+            return self.listed(conn, ask, value, line);
         }
         let Some(filled) = filled else {
             broken!("(4) identical bytes", "{:?} is said as {}", self.sent[serial].line, shown(line));

@@ -26,6 +26,11 @@ impl Oracle {
         let Some(serial) = marked(line) else { return };
         let sent = &self.sent[serial];
         let (Peer::Client(conn), What::Ask { kind, done, .. }) = (sent.by, &sent.what) else { return };
+        let is_part = sent.line.filled(line).is_none() && self.is_part_of_list(serial, &value);
+        if is_part && let Some(call_id) = value["id"].as_u64() {
+            self.lives[life].asked.insert(call_id, serial);
+            return;
+        }
         let Some(filled) = sent.line.filled(line) else { return };
         if *done && *kind != Kind::Broadcast && !self.reclaims(conn, serial) {
             broken!("(2) exactly one answer", "#{serial}# was answered, and goes to life {life}");
@@ -48,6 +53,9 @@ impl Oracle {
             return self.permitted(life, &value, line);
         }
         let Some(serial) = marked(line) else { return self.closed_at_agent(life, &value, line) };
+        if self.sent[serial].line.filled(line).is_none() && self.is_part_of_list(serial, &value) {
+            return self.asked_for_part(life, serial);
+        }
         if self.sent[serial].line.filled(line).is_none()
             && (self.recovers(life, serial, &value) || self.is_cancelled(life, serial, &value))
         {
@@ -94,7 +102,9 @@ impl Oracle {
         // It may cancel what it has asked for before the process belonged to another client.
         let is_own = |ask: &Serial| self.sent[*ask].by == Peer::Client(conn) && !self.sent[*ask].is_done();
         let is_tell = matches!(self.sent[serial].what, What::Tell { .. });
-        if !is_tell || !self.lives[life].asked.values().any(is_own) {
+        let is_list = matches!(self.sent[serial].what, What::Ask { kind: Kind::List, .. });
+        let is_borrowed = is_list && self.is_borrowed(life, conn, serial);
+        if !is_borrowed && (!is_tell || !self.lives[life].asked.values().any(is_own)) {
             self.check_dedicated(life, conn);
         }
     }
@@ -158,6 +168,8 @@ impl Oracle {
             Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast | Kind::Cancel(_) => {
                 broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
             }
+            // Any process of a pool lists its sessions for a client that never initializes.
+            Kind::List if self.is_borrowed(life, conn, serial) => {}
             Kind::Plain | Kind::New | Kind::List => self.check_handshake(life, conn, serial),
             Kind::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
             Kind::Session(name) | Kind::Close(name) => self.check_session_name(life, conn, name, &sent_name),
@@ -354,8 +366,17 @@ impl Oracle {
         }
     }
 
+    /// The process was initialized for others, and the client may never have been initialized. It belongs to nobody.
+    pub(crate) fn is_borrowed(&self, life: Life, conn: Conn, serial: Serial) -> bool {
+        let book = &self.lives[life];
+        let sent = &self.sent[serial];
+        book.handshake.is_some()
+            && !book.dedicated
+            && self.handshakes_at(conn, sent.seq, sent.read_at).contains(&None)
+    }
+
     /// A session-less line goes to a worker with the handshake of its client.
-    fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
+    pub(crate) fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
         let sent = &self.sent[serial];
         let moved = sent.read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
         let mut may = self.handshakes_at(conn, sent.seq, sent.read_at);

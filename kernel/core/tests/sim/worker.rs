@@ -139,12 +139,12 @@ impl Worker {
 
 fn capabilities(rng: &mut Rng, plan: &Plan) -> &'static str {
     let lasting = [
-        r#"{"sessionCapabilities":{"close":{},"resume":{}}}"#,
-        r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#,
+        r#"{"sessionCapabilities":{"close":{},"resume":{},"list":{}}}"#,
+        r#"{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{}}}"#,
         r#"{"loadSession":true}"#,
         r#"{"loadSession":true,"sessionCapabilities":{"close":{}}}"#,
     ];
-    let plain = ["{}", r#"{"sessionCapabilities":{"close":{}}}"#];
+    let plain = ["{}", r#"{"sessionCapabilities":{"close":{},"list":{}}}"#];
     // With the same name in two processes the oracle could not tell which session was opened again.
     if plan.unique_names && rng.percent(60) { rng.one(&lasting) } else { rng.one(&plain) }
 }

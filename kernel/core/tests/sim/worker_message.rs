@@ -38,7 +38,7 @@ impl Oracle {
     }
 
     /// A message about no session goes to a client only if nobody else can have a turn in the process. What a process
-    /// says while it works for nobody is also told to clients that come later.
+    /// says while it works for nobody, and not for several, is also told to clients that come later.
     /// What is about the whole process is for all its clients.
     fn sessionless_message(&self, conn: Conn, life: Life, serial: Serial) {
         let Sent { what, in_turn_of, .. } = &self.sent[serial];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel_core::config::Config;
 use kernel_core::id::Link;
 use kernel_core::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART, UNFINISHED_LINE_TIMEOUT};
-use kernel_core::{Action, Bus, Event, Moment, upgrade};
+use kernel_core::{Action, Bus, Event, Moment, slow_start, upgrade};
 
 use crate::auth::{self, AuthState, TokenChoice};
 use crate::client::Client;
@@ -73,6 +73,7 @@ impl World {
         let mut config = plan::config(&mut rng);
         auth::require_token(seed, &mut config);
         plan::allow_many_processes(seed, &mut config);
+        plan::keep_by_pool(seed, &mut config);
         let mut plan = Plan::new(&mut rng, is_plain(seed));
         plan::let_clients_take_turns(seed, &mut config, &mut plan);
         plan::work_in_small_pieces(seed, &mut config);
@@ -472,6 +473,9 @@ impl World {
             Action::Spawn(worker, link) => self.spawn(worker, link),
             Action::Signal(worker, signal) => self.signal(worker, signal),
             Action::Measure => self.bus.measured([], self.now),
+            Action::LookAtWait(worker) => {
+                slow_start::waited(&mut self.bus, worker, Duration::ZERO, self.now);
+            }
             Action::Upgrade => upgrade::refused(&mut self.bus, "not here", self.now),
             Action::Reload => self.bus.reloaded(Err("no.json: no such file"), self.now),
             // Only a world that ends asks for it.

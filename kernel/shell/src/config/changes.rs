@@ -51,6 +51,7 @@ fn pool_keys(old: &PoolConfig, new: &PoolConfig) -> Vec<&'static str> {
         ("max_sessions", old.max_sessions != new.max_sessions),
         ("warm", old.warm != new.warm),
         ("idle_sec", old.idle != new.idle),
+        ("session_keep_sec", old.session_keep != new.session_keep),
         ("permission", old.permission != new.permission),
         ("store", old.store != new.store),
         ("share", old.share != new.share),

@@ -9,8 +9,8 @@ use super::json::{Json, join};
 use super::reader::{Fields, Node, Reader};
 use kernel_core::config::{ClusterConfig, PoolConfig};
 
-pub(super) const CLUSTER_KEYS: [&str; 9] =
-    ["url", "creds", "nkey", "ca", "insecure", "zone", "offer", "map", "prepare"];
+pub(super) const CLUSTER_KEYS: [&str; 10] =
+    ["url", "creds", "nkey", "ca", "insecure", "edges_drain", "zone", "offer", "map", "prepare"];
 
 /// Where a NATS server listens unless it is told otherwise.
 const NATS_PORT: u16 = 4222;
@@ -106,6 +106,7 @@ impl<'a> Reader<'a> {
             nkey,
             ca,
             insecure: fields.find("insecure").and_then(|node| self.boolean(&node)).unwrap_or_default(),
+            edges_drain: fields.find("edges_drain").and_then(|node| self.boolean(&node)).unwrap_or_default(),
             zone: fields.find("zone").and_then(|node| self.zone(&node)),
             offer: fields.find("offer").map(|node| self.offer(&node)).unwrap_or_default(),
             map: fields.find("map").map(|node| self.folders(&node)).unwrap_or_default(),
@@ -262,7 +263,9 @@ mod tests {
         let full = full.unwrap().cluster.unwrap();
         assert!(full.has_account() && !full.insecure);
         let meant = cluster(r#""url":"nats://a","insecure":true,"offer":["a"]"#).unwrap().cluster.unwrap();
-        assert!(meant.insecure && !meant.has_account());
+        assert!(meant.insecure && !meant.has_account() && !meant.edges_drain);
+        let told = cluster(r#""url":"nats://a","edges_drain":true"#).unwrap().cluster.unwrap();
+        assert!(told.edges_drain);
         assert_eq!(full.url, ["nats://a:1", "tls://b:2"]);
         assert_eq!(full.creds.unwrap(), Path::new("/srv/bus/n17.creds"));
         assert_eq!(full.ca.unwrap(), Path::new("/home/ann/ca.pem"));
@@ -279,6 +282,7 @@ mod tests {
             (r#""url":"nats://a","insecure":true,"offer":["c"]"#, "cluster.offer[0]", "there is no pool"),
             (r#""url":"nats://a","offer":["a"]"#, "cluster.offer", "\"insecure\": true"),
             (r#""url":"nats://a","insecure":1"#, "cluster.insecure", "true or false"),
+            (r#""url":"nats://a","edges_drain":1"#, "cluster.edges_drain", "true or false"),
             (r#""url":"nats://a","map":{"me":"/x"}"#, "cluster.map.me", "not an absolute path"),
             (r#""url":"nats://a","prepare":[]"#, "cluster.prepare", "must not be empty"),
         ] {

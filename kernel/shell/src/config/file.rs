@@ -10,10 +10,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc::O_NONBLOCK;
-use nix::unistd::{Gid, Group, Uid, User, geteuid};
+use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
 
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
+const GROUP_READS: u32 = 0o040;
 const NOT_THE_OWNER: u32 = 0o077;
 
 /// A shorter token can be guessed, and a longer one does not fit into the line that carries it.
@@ -57,7 +58,7 @@ pub(super) fn read_config(path: &Path) -> Result<String, String> {
 /// Reads the token in a file that only its owner can read.
 pub fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let text = read_private(path, TOKEN_FILE_BYTES).map_err(|error| match error {
+    let text = read_private(path, TOKEN_FILE_BYTES, |_| false).map_err(|error| match error {
         Unreadable::Missing => format!("there is no {shown}, create it with `stdio-bus token`"),
         Unreadable::Because(why) => why,
     })?;
@@ -72,9 +73,11 @@ pub fn read_token(path: &Path) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
-/// Reads a file with a key, which only its owner can read.
+/// Reads a file with a key, which only its owner can read, and a group that this process is in: the secrets of a pod
+/// are files of root that its group may read.
 pub fn read_secret(path: &Path) -> Result<String, String> {
-    read_private(path, SECRET_FILE_BYTES).map_err(|error| match error {
+    let may_be_of_group = |about: &Metadata| about.uid() == 0 || is_in(Gid::from_raw(about.gid()));
+    read_private(path, SECRET_FILE_BYTES, may_be_of_group).map_err(|error| match error {
         Unreadable::Missing => format!("there is no {}", path.display()),
         Unreadable::Because(why) => why,
     })
@@ -85,8 +88,12 @@ enum Unreadable {
     Because(String),
 }
 
-/// Reads at most so many bytes of a file that only its owner can read.
-fn read_private(path: &Path, most: u64) -> Result<String, Unreadable> {
+/// Reads at most so many bytes of a file that only its owner can read, or its group where that may.
+fn read_private(
+    path: &Path,
+    most: u64,
+    group_may_read: impl Fn(&Metadata) -> bool,
+) -> Result<String, Unreadable> {
     let shown = path.display();
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Unreadable::Missing,
@@ -99,7 +106,8 @@ fn read_private(path: &Path, most: u64) -> Result<String, Unreadable> {
         return Err(Unreadable::Because(format!("{shown} is not a file")));
     }
     owned_by_us(&about, geteuid()).map_err(|error| Unreadable::Because(format!("{shown}: {error}")))?;
-    if about.mode() & NOT_THE_OWNER != 0 {
+    let refused = if group_may_read(&about) { NOT_THE_OWNER & !GROUP_READS } else { NOT_THE_OWNER };
+    if about.mode() & refused != 0 {
         let mode = about.mode() & 0o777;
         let what = format!("others may read or write {shown} (mode {mode:04o}): chmod 600 {shown}");
         return Err(Unreadable::Because(what));
@@ -117,6 +125,16 @@ fn owned_by_us(about: &Metadata, us: Uid) -> Result<(), String> {
     Err(format!(
         "it belongs to uid {owner}, and this runs as uid {us}: run it as its owner, or make it yours with chown"
     ))
+}
+
+/// Whether this process is in the group.
+fn is_in(group: Gid) -> bool {
+    // The system call means something else on macOS.
+    #[cfg(not(target_os = "macos"))]
+    if nix::unistd::getgroups().is_ok_and(|groups| groups.contains(&group)) {
+        return true;
+    }
+    group == getegid()
 }
 
 /// Whether only `owner` is in the group. Many systems give each user such a group, and a umask that lets it write.
@@ -169,6 +187,23 @@ mod tests {
         for mode in [0o640, 0o604, 0o620, 0o602, 0o601, 0o777] {
             let error = Written::new(GOOD, mode).error(read_token);
             assert_eq!(error, format!("others may read or write file (mode {mode:04o}): chmod 600 file"));
+        }
+    }
+
+    #[test]
+    fn a_key_may_be_read_by_a_group_that_this_process_is_in_and_written_by_nobody_else() {
+        for mode in [0o600, 0o400, 0o640, 0o440] {
+            assert_eq!(read_secret(&Written::new("key", mode).path), Ok("key".to_owned()), "{mode:o}");
+        }
+        for mode in [0o660, 0o604, 0o620, 0o644, 0o650, 0o777] {
+            let error = Written::new("key", mode).error(read_secret);
+            assert_eq!(error, format!("others may read or write file (mode {mode:04o}): chmod 600 file"));
+        }
+        // Without root no file can be given to a group of others, and the owner of a file of root is root.
+        let foreign = Written::new("key", 0o640);
+        if chown(&foreign.path, None, Some(54_321)).is_ok() {
+            assert_eq!(read_secret(&foreign.path), Ok("key".to_owned()));
+            assert!(read_private(&foreign.path, 9, |_| false).is_err());
         }
     }
 

@@ -34,6 +34,7 @@ pub use error::{ConfigError, ConfigErrors, nearest};
 pub use file::{read_secret, read_token};
 pub use ignored::ignored_keys;
 pub use jsonc::{plain_json, without_comments, without_mark};
+pub use nodes::host_name;
 pub use parse::ClientConfig;
 pub(crate) use parse::OFF_LOOPBACK;
 pub use schema::schema;

@@ -18,13 +18,27 @@ impl<'a> Reader<'a> {
         if is_bus_name(name) {
             return Some(name);
         }
-        let message =
-            format!("{name:?} is not 1 to {BUS_NAME_CHARS} letters, digits, underscores and dashes");
+        let message = format!(
+            "{name:?} is not 1 to {BUS_NAME_CHARS} letters, digits, underscores and dashes (no dash first)"
+        );
         self.error(&node.path, message);
         None
     }
 
-    /// Reads the nodes of a pool, whose command must tell them apart.
+    /// Reads the name of the bus. One that offers pools is called after its machine, as its link is: without a name,
+    /// its session ids do not say where they live, and an edge that is started again does not find them.
+    pub(super) fn name_of_bus(
+        &mut self,
+        top: &Fields<'a>,
+        cluster: Option<&ClusterConfig>,
+    ) -> Option<Box<str>> {
+        match top.find("name") {
+            Some(node) => self.bus_name(&node).map(Box::from),
+            None => cluster.filter(|cluster| !cluster.offer.is_empty()).map(|_| host_name().into()),
+        }
+    }
+
+    /// Reads the nodes of a pool. A command that does not name them finds the name of its node in its environment.
     pub(super) fn nodes(&mut self, fields: &Fields<'a>, pool: &mut PoolConfig) {
         let places = places_of_node(pool, &fields.path);
         let Some(list) = fields.find("nodes") else {
@@ -41,12 +55,6 @@ impl<'a> Reader<'a> {
                 self.error(&item.path, format!("{name:?} is listed twice"));
             }
             pool.nodes.push(name.into());
-        }
-        if places.is_empty() && !pool.nodes.is_empty() {
-            let why = format!(
-                "{NODE} does not occur in command, args, cwd or env: all processes would be the same"
-            );
-            self.error(&list.path, why);
         }
         if fields.has("instances") {
             let why = "a pool with nodes has one process per node: remove instances";
@@ -70,6 +78,22 @@ impl<'a> Reader<'a> {
             pool.max_instances = pool.instances.max(CLUSTER_INSTANCES);
         }
     }
+}
+
+/// The name of this machine, as far as it can be the name of a bus.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::env::var("HOSTNAME").map_err(std::io::Error::other))
+        .unwrap_or_default();
+    bus_name_of(&name)
+}
+
+fn bus_name_of(machine: &str) -> String {
+    let first = machine.trim().split('.').next().unwrap_or_default();
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_".contains(*letter);
+    let plain: String = first.chars().filter(is_plain).skip_while(|letter| *letter == '-').collect();
+    let name: String = plain.chars().take(BUS_NAME_CHARS).collect();
+    if name.is_empty() { "edge".to_owned() } else { name }
 }
 
 /// What the processes of a pool of this cluster are told of it. `name`: that of the bus.
@@ -127,6 +151,8 @@ mod tests {
         assert_eq!((pool.instances, pool.max_instances, pool.finds_nodes), (2, 8, false));
         for used in [
             r#""command":"{node}""#,
+            // The process has the name in STDIO_BUS_NODE.
+            r#""command":"a""#,
             r#""command":"a","cwd":"/{node}""#,
             r#""command":"a","env":{"N":"{node}"}"#,
         ] {
@@ -142,16 +168,15 @@ mod tests {
                 ssh.to_owned(),
                 "pools[0].args[0]: {node} stands for one of the nodes of a pool, and this one has none: add nodes",
             ),
-            (
-                r#""command":"ssh","nodes":["n17"]"#.to_owned(),
-                "pools[0].nodes: {node} does not occur in command, args, cwd or env: all processes would be the \
-                 same",
-            ),
             (format!(r#"{ssh},"nodes":[]"#), "pools[0].nodes: must not be empty"),
             (format!(r#"{ssh},"nodes":["a","a"]"#), r#"pools[0].nodes[1]: "a" is listed twice"#),
             (
                 format!(r#"{ssh},"nodes":["me@a"]"#),
-                r#"pools[0].nodes[0]: "me@a" is not 1 to 32 letters, digits, underscores and dashes"#,
+                r#"pools[0].nodes[0]: "me@a" is not 1 to 32 letters, digits, underscores and dashes (no dash first)"#,
+            ),
+            (
+                format!(r#"{ssh},"nodes":["-V"]"#),
+                r#"pools[0].nodes[0]: "-V" is not 1 to 32 letters, digits, underscores and dashes (no dash first)"#,
             ),
             (
                 format!(r#"{ssh},"nodes":["a"],"instances":2"#),
@@ -182,6 +207,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bus_that_offers_pools_is_called_after_its_machine_unless_it_has_a_name() {
+        let named = |name: &str, offer: &str| {
+            let cluster = format!(r#""cluster":{{"url":"nats://127.0.0.1:1","insecure":true{offer}}}"#);
+            let text = format!(r#"{{{name}{cluster},"pools":[{{"id":"a","command":"b"}}]}}"#);
+            parse(&text, Path::new("/etc")).unwrap().name.map(String::from)
+        };
+        let offer = r#","offer":["a"]"#;
+        assert_eq!(named("", offer), Some(super::host_name()));
+        assert_eq!(named(r#""name":"n17","#, offer).as_deref(), Some("n17"));
+        assert_eq!(named("", ""), None);
+        for (machine, name) in
+            [("n17.example.org\n", "n17"), ("--n_1 7", "n_17"), ("", "edge"), ("ü", "edge")]
+        {
+            assert_eq!(super::bus_name_of(machine), name);
+        }
+    }
+
+    #[test]
     fn a_bus_may_have_a_name() {
         let named = |name: &str| format!(r#"{{"name":{name},"pools":[{{"id":"a","command":"b"}}]}}"#);
         let longest = format!("\"{}\"", "n".repeat(32));
@@ -189,7 +232,8 @@ mod tests {
             let config = parse(&named(name), Path::new("/etc")).unwrap();
             assert_eq!(config.name.as_deref(), Some(name.trim_matches('"')));
         }
-        let is_not = "is not 1 to 32 letters, digits, underscores and dashes";
+        let is_not = "is not 1 to 32 letters, digits, underscores and dashes (no dash first)";
+        assert_eq!(errors(&named(r#""-n""#)), [format!(r#"name: "-n" {is_not}"#)]);
         assert_eq!(errors(&named(r#""n.17""#)), [format!(r#"name: "n.17" {is_not}"#)]);
         assert_eq!(errors(&named(r#""a~b""#)), [format!(r#"name: "a~b" {is_not}"#)]);
         let long = "n".repeat(33);

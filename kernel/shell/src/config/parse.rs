@@ -39,7 +39,7 @@ pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 18] = [
+pub(super) const POOL_KEYS: [&str; 19] = [
     "id",
     "command",
     "args",
@@ -51,6 +51,7 @@ pub(super) const POOL_KEYS: [&str; 18] = [
     "max_sessions",
     "warm",
     "idle_sec",
+    "session_keep_sec",
     "permission",
     "store",
     "share",
@@ -132,8 +133,8 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
     let listen = reader.listen(&top).into_iter().map(|(listen, _)| listen).collect();
     let token_file = reader.token_file(&top).map(|(path, _)| path);
     let web = reader.web(&top);
-    let name = top.find("name").and_then(|node| reader.bus_name(&node)).map(Box::from);
     let cluster = reader.cluster(&top);
+    let name = reader.name_of_bus(&top, cluster.as_ref());
     let history = reader.history(&top);
     if !reader.errors.is_empty() {
         return Err(reader.errors);
@@ -215,7 +216,7 @@ impl<'a> Reader<'a> {
             self.check_offers(&top, cluster, &pools);
         }
         let notify = self.notify(&top, &pools);
-        let name = top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from);
+        let name = self.name_of_bus(&top, cluster.as_ref());
         for (index, pool) in pools.iter_mut().enumerate().filter(|(_, pool)| pool.finds_nodes) {
             match &cluster {
                 Some(cluster) => pool.args.extend(nodes::cluster_args(cluster, name.as_deref())),
@@ -344,6 +345,7 @@ impl<'a> Reader<'a> {
         if let Some(idle) = self.seconds(&fields, "idle_sec") {
             pool.idle = if idle.is_zero() { None } else { Some(idle) };
         }
+        pool.session_keep = self.seconds(&fields, "session_keep_sec");
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
         pool.store = fields.find("store").and_then(|node| self.non_empty(&node)).map(Arc::from);
         set(&mut pool.share, fields.find("share").and_then(|node| self.boolean(&node)));

@@ -1,4 +1,6 @@
-//! Tests of bus.json as a whole: what is accepted, what is refused with which message, and that the schema agrees.
+//! Tests of bus.json as a whole: what is accepted, and what is refused with which message.
+
+mod keys;
 
 use std::collections::BTreeSet;
 use std::env::VarError;
@@ -79,6 +81,17 @@ fn max_instances_is_at_least_eight_and_at_least_instances_unless_it_is_given() {
     assert_eq!(pool(r#","instances":7"#), (8, Some(300)));
     assert_eq!(pool(r#","instances":9,"idle_sec":60"#), (9, Some(60)));
     assert_eq!(pool(r#","max_instances":1,"idle_sec":0"#), (1, None));
+}
+
+#[test]
+fn a_pool_keeps_sessions_as_long_as_the_limits_say_unless_it_says_it_itself() {
+    let keep = |keys: &str| {
+        let config = parse(&format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)).unwrap();
+        config.pools[0].session_keep
+    };
+    assert_eq!(keep(""), None);
+    assert_eq!(keep(r#","session_keep_sec":0"#), Some(Duration::ZERO));
+    assert_eq!(keep(r#","session_keep_sec":1.5"#), Some(Duration::from_millis(1500)));
 }
 
 #[test]
@@ -257,14 +270,19 @@ fn an_error_of_the_top_level_is_reported() {
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "nodes", "from", "mode", "instances", "max_"#,
-        r#"instances", "max_sessions", "warm", "idle_sec", "permission", "store", "share", "history", "cwd", "env", "#,
-        r#""inherit_env""#
+        r#"instances", "max_sessions", "warm", "idle_sec", "session_keep_sec", "permission", "store", "share", "#,
+        r#""history", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
     let cases = [
         (r#","instnces":2"#, "pools[0].instnces", r#"unknown key, did you mean "instances"?"#),
         (r#","warm":1"#, "pools[0].warm", "must be true or false, not 1"),
+        (
+            r#","session_keep_sec":"long""#,
+            "pools[0].session_keep_sec",
+            "must be a number from 0 to 31536000, not a string",
+        ),
         (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not -1"),
         (
             r#","permission":"maybe""#,
@@ -486,113 +504,4 @@ fn the_web_door_has_an_address_a_certificate_and_names() {
 
 pub(super) fn schema_json() -> Value {
     serde_json::from_str(&schema()).unwrap()
-}
-
-#[test]
-fn the_schema_knows_the_keys_that_the_parser_knows() {
-    let schema = schema_json();
-    let objects = [
-        (&schema, &parse::TOP_KEYS[..]),
-        (&schema["properties"]["auth"], &parse::AUTH_KEYS[..]),
-        (&schema["properties"]["trace"], &parse::TRACE_KEYS[..]),
-        (&schema["properties"]["web"], &web::WEB_KEYS[..]),
-        (&schema["properties"]["web"]["properties"]["tls"], &web::TLS_KEYS[..]),
-        (&schema["$defs"]["pool"], &parse::POOL_KEYS[..]),
-        (&schema["$defs"]["limits"], &parse::LIMIT_KEYS[..]),
-    ];
-    for (object, known) in objects {
-        let named = object["properties"].as_object().unwrap();
-        let named = named.keys().map(String::as_str).collect::<BTreeSet<_>>();
-        assert_eq!(named, known.iter().copied().collect());
-        assert_eq!(object["additionalProperties"], false);
-        assert!(object["patternProperties"]["^_"].is_object());
-    }
-}
-
-#[test]
-fn every_known_key_is_read() {
-    let wrong = r#"{"odd":0}"#;
-    for key in parse::TOP_KEYS {
-        let text = if key == "pools" {
-            format!(r#"{{"pools":{wrong}}}"#)
-        } else {
-            with_top(&format!(r#","{key}":{wrong}"#))
-        };
-        assert_eq!(parse(&text).unwrap_err().len(), 1, "{key}");
-    }
-    for key in parse::POOL_KEYS {
-        let mut pool = json!({"id": "a", "command": "x"});
-        pool[key] = json!({"odd": 0});
-        assert_eq!(parse(&json!({"pools": [pool]}).to_string()).unwrap_err().len(), 1, "{key}");
-    }
-    for key in parse::LIMIT_KEYS {
-        assert_eq!(parse(&with_limits(&format!(r#""{key}":{wrong}"#))).unwrap_err().len(), 1, "{key}");
-    }
-}
-
-#[test]
-fn the_defaults_of_the_schema_change_nothing() {
-    let schema = schema_json();
-    let defaults = |object: &Value| -> Value {
-        let pairs = object["properties"].as_object().unwrap().iter();
-        pairs.filter_map(|(key, about)| Some((key.clone(), about.get("default")?.clone()))).collect()
-    };
-    let limits = defaults(&schema["$defs"]["limits"]);
-    assert_eq!(limits.as_object().unwrap().len(), parse::LIMIT_KEYS.len());
-    let mut pool = defaults(&schema["$defs"]["pool"]);
-    pool["id"] = json!("a");
-    pool["command"] = json!("agent");
-    let mut file = defaults(&schema);
-    file["pools"] = json!([pool]);
-    file["limits"] = limits;
-    assert_eq!(parse(&file.to_string()).unwrap(), parse(&with_pool("")).unwrap());
-}
-
-#[test]
-fn the_bounds_of_the_schema_are_those_of_the_parser() {
-    let schema = schema_json();
-    let in_limits = |key: &str, value: &Value| {
-        // `max_held_bytes` must not be smaller, so it is raised too.
-        let mut limits = json!({"max_input_buffer": 1024});
-        limits[key] = value.clone();
-        if key == "max_input_buffer" {
-            limits["max_held_bytes"] = json!(1_u64 << 40);
-        }
-        json!({"pools": [{"id": "a", "command": "x"}], "limits": limits}).to_string()
-    };
-    let in_pool = |key: &str, value: &Value| {
-        let mut pool = json!({"id": "a", "command": "x"});
-        pool[key] = value.clone();
-        json!({"pools": [pool]}).to_string()
-    };
-    let numbers = |object: &Value| -> Vec<(String, Value)> {
-        let pairs = object["properties"].as_object().unwrap().iter();
-        let is_number = |about: &Value| matches!(about["type"].as_str(), Some("integer" | "number"));
-        pairs.filter(|(_, about)| is_number(about)).map(|(key, about)| (key.clone(), about.clone())).collect()
-    };
-    let accepts = |text: String| parse(&text).is_ok();
-    let check = |key: &str, about: &Value, file: &dyn Fn(&str, &Value) -> String| {
-        let most = about["maximum"].as_u64().unwrap();
-        assert!(accepts(file(key, &json!(most))), "{key} {most}");
-        assert!(!accepts(file(key, &json!(most + 1))), "{key} {most} + 1");
-        let (least, too_small) = match about["exclusiveMinimum"].as_i64() {
-            Some(bound) => (json!(bound as f64 + 0.001), json!(bound)),
-            None => (about["minimum"].clone(), json!(about["minimum"].as_i64().unwrap() - 1)),
-        };
-        assert!(accepts(file(key, &least)), "{key} {least}");
-        assert!(!accepts(file(key, &too_small)), "{key} {too_small}");
-        assert_eq!(accepts(file(key, &json!(2000.5))), about["type"] == "number", "{key} with a fraction");
-    };
-    for (key, about) in numbers(&schema["$defs"]["limits"]) {
-        check(&key, &about, &in_limits);
-    }
-    for (key, about) in numbers(&schema["$defs"]["pool"]) {
-        check(&key, &about, &in_pool);
-    }
-}
-
-#[test]
-fn the_committed_schema_is_the_one_that_is_printed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bus.schema.json");
-    assert_eq!(fs::read_to_string(path).unwrap(), schema());
 }

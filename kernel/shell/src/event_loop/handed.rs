@@ -133,12 +133,15 @@ pub fn answer_as_successor(fits: Result<(), String>) -> ExitCode {
     let channel = io::stdout().as_fd().try_clone_to_owned();
     let (Ok(memory), Ok(channel)) = (memory, channel) else { return ExitCode::FAILURE };
     let (memory, mut channel) = (Memory::from(memory), UnixStream::from(channel));
+    let mut was_asked = false;
     loop {
-        // Everybody waits for the answer, so what was read is dropped after it.
+        // The bus seals the memory after the first answer, and the system refuses that while anybody lets go of it.
+        // For the second one everybody waits, so what was read is dropped after it.
         let (taken, cannot) = match fits.clone().and_then(|()| read(&memory)) {
-            Ok(taken) => (Some(taken), None),
+            Ok(taken) => (was_asked.then_some(taken), None),
             Err(why) => (None, Some(why)),
         };
+        was_asked = true;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let verdict = Verdict { bus: "stdio-bus".to_owned(), version, cannot };
         let line = serde_json::to_string(&verdict).unwrap_or_default() + "\n";
@@ -173,11 +176,15 @@ pub fn started_by(this_binary: &std::path::Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
+    use std::os::fd::OwnedFd;
 
-    use serde_json::Value;
+    use kernel_core::upgrade::{LogCopy, copy_logs, take_left_logs};
+    use serde_json::{Map, Value, json};
 
     use super::*;
+    use crate::handover::record::record_head;
+    use crate::test_folder::TestFolder;
 
     /// What the first version writes, as JSON: the names of all fields and variants. A program that cannot read it
     /// cannot take the place of that version.
@@ -201,6 +208,99 @@ mod tests {
         // Nothing is lost on the way through this version.
         let again: ShellState = ShellState::read(&state.write().unwrap()).unwrap();
         assert_eq!(again.write().unwrap(), state.write().unwrap());
+    }
+
+    #[test]
+    fn all_that_the_first_version_hands_over_is_read() {
+        let core =
+            fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/bus/tests/saved-1.bin")).unwrap();
+        let (shell, version) = (kept(), 1_u32.to_le_bytes());
+        let head = [b"stdio-bus moves\n".as_slice(), &version].concat();
+        let parts = [record_head(Part::Shell, shell.len()), shell, record_head(Part::Core, core.len()), core];
+        let folder = TestFolder::new();
+        let file = folder.join("memory");
+        fs::write(&file, [head, parts.concat()].concat()).unwrap();
+        let (state, bus) = read(&Memory::from(OwnedFd::from(File::open(&file).unwrap()))).unwrap();
+        assert_eq!(state.peers.len(), 3);
+        assert!(bus.held_bytes() > 0);
+    }
+
+    /// All that the second version leaves: the logs are copied before the state is written.
+    const MOVED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/event_loop/moved-2.bin");
+
+    /// `GOLDEN=write` makes it anew, of what the first version has left.
+    fn leave_anew() {
+        let core =
+            fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/bus/tests/saved-1.bin")).unwrap();
+        let mut bus = Bus::restore(&core, &LeftLogs::default()).unwrap();
+        let (mut memory, mut copy) = (Memory::new().unwrap(), LogCopy::default());
+        while let Some(bytes) = copy_logs(&mut bus, &mut copy) {
+            memory.add_logs(&bytes).unwrap();
+        }
+        memory.write(&[(Part::Shell, &kept()), (Part::Core, &bus.save().unwrap())]).unwrap();
+        fs::write(MOVED, &memory.map().unwrap()[..]).unwrap();
+    }
+
+    #[test]
+    fn all_that_the_second_version_hands_over_is_read() {
+        if env::var_os("GOLDEN").is_some_and(|value| value == "write") {
+            leave_anew();
+        }
+        let said = b"agent_message_chunk";
+        let has = |bytes: &[u8]| bytes.windows(said.len()).any(|part| part == said);
+        let memory = Memory::from(OwnedFd::from(File::open(MOVED).unwrap()));
+        let bytes = memory.map().unwrap();
+        let records = Records::read(&bytes).unwrap();
+        let logs = &bytes[records.range(Part::Logs).expect("the copies of logs")];
+        assert!(has(logs));
+        let (state, mut bus) = read(&memory).unwrap();
+        assert_eq!(state.peers.len(), 3);
+        // The bus makes them its own.
+        let mut next = 0;
+        while take_left_logs(&mut bus, &mut next) {}
+        assert!(has(&bus.save().unwrap()));
+        // Without them it is not read.
+        let core = records.part(Part::Core).unwrap();
+        let said = Bus::restore(core, &LeftLogs::default()).err().expect("logs are missing");
+        assert_eq!(said, "the log of a session is not among the copies");
+    }
+
+    /// Does something with the fields of every struct. The names of variants begin with a capital letter, and a time is
+    /// a type of another crate.
+    fn each_struct(value: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(|item| each_struct(item, change)),
+            Value::Object(fields) => {
+                fields.values_mut().for_each(|field| each_struct(field, change));
+                let is_field = |name: &String| name.starts_with(|first: char| first.is_ascii_lowercase());
+                if fields.keys().all(is_field) && !fields.contains_key("nanos") {
+                    change(fields);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_a_newer_version_adds_is_skipped_and_what_is_none_may_be_missing() {
+        let same = ShellState::read(&kept()).unwrap().write().unwrap();
+        let (mut added, mut removed) = (0, 0);
+        let mut newer: Value = serde_json::from_slice(&fs::read(KEPT).unwrap()).unwrap();
+        let mut older = newer.clone();
+        each_struct(&mut newer, &mut |fields| {
+            added += 1;
+            fields.insert("a_table_of_another_version".to_owned(), json!({ "number": [1.5, null] }));
+        });
+        each_struct(&mut older, &mut |fields| {
+            let before = fields.len();
+            fields.retain(|_, value| !value.is_null());
+            removed += before - fields.len();
+        });
+        assert!(added > 20 && removed > 5, "{added} and {removed}");
+        for other in [newer, older] {
+            let state = ShellState::read(&rmp_serde::to_vec_named(&other).unwrap()).unwrap();
+            assert_eq!(state.write().unwrap(), same);
+        }
     }
 
     #[test]

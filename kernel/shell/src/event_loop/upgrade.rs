@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process;
 use std::time::{Duration, Instant};
 
-use log::{error, info};
+use log::{Level, debug, error, info, log_enabled};
 use mio::Poll;
 use nix::sys::signal::SigSet;
 use nix::unistd::execve;
@@ -259,8 +259,14 @@ impl Shell {
         let pid = successor.pid();
         self.save(&mut successor.memory, Some(pid), frozen, &mut kept)?;
         successor.memory.seal().map_err(|error| format!("the state cannot be sealed: {error}"))?;
+        let written = monotonic();
         successor.ask_again()?;
         successor.check_file()?;
+        let (writes, reads) = (written.saturating_sub(frozen), monotonic().saturating_sub(written));
+        debug!("the state was written in {writes:.1?} and read by the next program in {reads:.1?}");
+        if log_enabled!(Level::Debug) {
+            flush_logs();
+        }
         let memory = kept.keep(&successor.memory);
         let (name, value) = variable(memory);
         let mut args: Vec<OsString> = env::args_os().collect();
@@ -290,6 +296,7 @@ impl Shell {
         let Options { config_file, commit, reload, this_binary, started_by, carried, .. } = options;
         let Options { handshake_cache, guard_args, mark_folder, companions: args, user_socket, .. } = options;
         let Handover { state, bus, mut fds } = handover;
+        let read = monotonic();
         let system = |what| move |error| ServeError::System { what, error };
         let handed = |errno: nix::errno::Errno| ServeError::System {
             what: "what was handed over cannot be used",
@@ -346,6 +353,8 @@ impl Shell {
         shell.processes.on_child_exit(&mut shell.io);
         shell.companions.on_child_exit(&mut shell.processes, &mut shell.io);
         let pause = monotonic().saturating_sub(state.frozen);
+        let since = read.saturating_sub(state.frozen);
+        debug!("the state was read {since:.1?} into the pause, and taken over {pause:.1?} into it");
         let (from, to) = (&state.version, env!("CARGO_PKG_VERSION"));
         info!("upgraded from {from} to {to}, paused {} ms", pause.as_millis());
         upgrade::done(&mut shell.io.bus, from, pause, shell.io.now);

@@ -4,6 +4,8 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use kernel_core::upgrade::unread_version;
+
 /// What the bytes begin with.
 const KIND: &[u8; 16] = b"stdio-bus moves\n";
 /// The first version had no copies of logs: all was in the state of the core.
@@ -41,8 +43,7 @@ impl<'a> Records<'a> {
         let (version, mut rest) = rest.split_first_chunk().ok_or("it is cut short")?;
         let version = u32::from_le_bytes(*version);
         if !VERSIONS.contains(&version) {
-            let newest = VERSIONS.end();
-            return Err(format!("it is of version {version}, and this program reads version {newest}"));
+            return Err(unread_version(version, &VERSIONS));
         }
         let mut records = Vec::new();
         while !rest.is_empty() {
@@ -94,6 +95,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_version_has_no_logs_and_is_read() {
+        let mut bytes = two_records();
+        bytes[KIND.len()] = 1;
+        let records = Records::read(&bytes).unwrap();
+        assert_eq!(records.part(Part::Shell).unwrap(), b"sh");
+        assert_eq!(records.range(Part::Logs), None);
+    }
+
+    #[test]
     fn whatever_else_it_is_the_reason_is_told() {
         let bytes = two_records();
         // The ends of records are not errors: what is missing is noticed where it is looked for.
@@ -107,9 +117,10 @@ mod tests {
         }
         let mut newer = bytes.clone();
         newer[16] = 3;
-        assert_eq!(
-            Records::read(&newer).unwrap_err(),
-            "it is of version 3, and this program reads version 2"
+        let why = Records::read(&newer).unwrap_err();
+        assert!(
+            why.starts_with("the state is of version 3, and this program reads versions 1 to 2: "),
+            "{why}"
         );
         let mut long = bytes;
         long[24..32].fill(0xff);

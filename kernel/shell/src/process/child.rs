@@ -15,7 +15,7 @@ use kernel_core::Exit;
 
 use crate::process::pre_exec::collect_exit;
 
-/// How often who waits for an exit looks.
+/// Polling interval of a wait for an exit.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 pub(crate) struct ChildProcess {

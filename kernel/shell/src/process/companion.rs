@@ -56,6 +56,9 @@ const WAS_FINE: Duration = Duration::from_secs(5);
 const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the bus waits for it when it leaves.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
+/// What `status` and the log say of a companion that goes on with the orders of a bus.json that has changed.
+const NEW_ORDERS_WAIT: &str =
+    "bus.json has changed, which counts for it as soon as no pipe of another machine is open";
 /// A longer line of it is dropped.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -78,9 +81,11 @@ impl Companions {
         Companions { all: [web, link, history, notify], look_at: None }
     }
 
-    /// The configuration is new. One that was told something else ends, and another one is started.
+    /// The configuration is new. One that was told something else ends, and another one is started. A link that others
+    /// use goes on with its old orders until they do not.
     pub(crate) fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
         self.all.iter_mut().for_each(|companion| companion.set_wanted(config, addresses, io));
+        self.look_again(io.now);
     }
 
     /// When `on_timer` has something to do.
@@ -215,7 +220,7 @@ struct Companion {
     announced: Option<String>,
     /// What it shows the bus.
     secret: Option<String>,
-    /// Since when it is to be replaced, because another program has started it.
+    /// Since when it is to be replaced, because another program has started it or its orders have changed.
     replace_since: Option<Moment>,
     /// It was asked to end for that.
     is_replaced: bool,
@@ -289,6 +294,10 @@ impl Companion {
         self.wanted = self.orders(config, addresses);
         match &mut self.running {
             Some(running) if Some(&running.told) == self.wanted.as_ref() => {}
+            Some(running) if self.wanted.is_some() && replace::is_in_use(self.kind, &io.bus, running) => {
+                self.replace_since.get_or_insert(io.now);
+                info!("{} is used: {NEW_ORDERS_WAIT}", self.kind.name);
+            }
             Some(running) => running.end(io.now),
             None => {
                 self.delay = Duration::ZERO;
@@ -498,6 +507,12 @@ impl Companion {
         self.start_at = Some(now + if is_awaited { self.delay.min(SHORT_DELAY) } else { self.delay });
     }
 
+    /// It has been told something else than bus.json says now, and goes on until nobody uses it.
+    fn has_old_orders(&self) -> bool {
+        self.replace_since.is_some()
+            && self.running.as_ref().is_some_and(|it| Some(&it.told) != self.wanted.as_ref())
+    }
+
     fn show(&self, io: &mut Io) {
         let status = self.wanted.as_ref().map(|_| {
             let running = self.running.as_ref();
@@ -516,7 +531,10 @@ impl Companion {
                 since: running.filter(|_| is_up).map(|running| running.since),
                 restarts: self.restarts,
                 last_exit: self.last_exit.clone(),
-                last_words: self.last_words.clone(),
+                last_words: match self.has_old_orders() {
+                    true => Some(NEW_ORDERS_WAIT.to_owned()),
+                    false => self.last_words.clone(),
+                },
             }
         });
         io.bus.companion_is(self.kind.which, status);

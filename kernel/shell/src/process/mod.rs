@@ -12,6 +12,7 @@ pub(crate) mod starter;
 pub(crate) mod stderr;
 pub(crate) mod successor;
 pub(crate) mod usage;
+pub(crate) mod wait;
 
 use std::io;
 use std::path::Path;

@@ -290,6 +290,12 @@ impl Processes {
         }
     }
 
+    /// The process of this worker, if it has one that was not given up.
+    pub(crate) fn id_of(&self, worker: WorkerId) -> Option<u32> {
+        let process = self.list.iter().rev().find(|process| process.worker == worker)?;
+        Some(process.child.id())
+    }
+
     /// Signals the whole group, if the process has not been reaped yet.
     pub(crate) fn signal(&mut self, worker: WorkerId, signal: Signal, io: &mut Io) {
         self.cancel_spawns(|queued, _| queued == worker, io);

@@ -1,6 +1,6 @@
 //! What the processes of workers use: memory and time on processors, of each with all processes below it.
 //!
-//! It is read from /proc when somebody asks; where there is none, nothing is known. A process is found by its parent,
+//! It is read from /proc when a client asks; where there is none, nothing is known. A process is found by its parent,
 //! so that tools which have left the process group of their agent count too. Few files are read in one turn of the
 //! loop, which has other work, and not too many for one answer.
 

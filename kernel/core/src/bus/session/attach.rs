@@ -3,6 +3,7 @@
 use crate::bus::Bus;
 use crate::bus::forward::SessionRef;
 use crate::bus::from_client::Routed;
+use crate::bus::session::leave::keep_time;
 use crate::bus::session::load::Wants;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::calls::Endpoint;
@@ -131,11 +132,12 @@ impl Bus {
             self.detach(child);
         }
         self.detach(key);
+        let keep = keep_time(self, key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         if catch_up == CatchUp::Overflow {
             (session.offline_overflow, session.if_refused) = (true, IfRefused::GoesOn);
         }
-        session.keep_until = self.now + self.limits.session_keep;
+        session.keep_until = self.now + keep;
         self.alarms.set(session.keep_until, Alarm::Keep(key));
     }
 

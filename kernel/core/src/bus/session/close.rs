@@ -16,24 +16,39 @@ use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 
+/// Whether the agent may work in a session: a turn runs there or may run, or the agent is asked something or asks. What
+/// a subagent does is known to its agent alone.
+fn may_work(bus: &Bus, key: SessionKey) -> bool {
+    let Some(session) = bus.sessions.get(key) else { return false };
+    let has_turn = session.prompts.may_run() || session.is_turn_running() || session.lost_turn;
+    let is_of_subagent = !session.has_own_log();
+    has_turn || is_of_subagent || !session.questions.is_empty() || bus.calls.asks_about(key) > 0
+}
+
 impl Bus {
     /// Ends a session that nobody wants. Requests of its agent are answered, and the agent is told to stop.
     pub(in crate::bus) fn end_session(&mut self, key: SessionKey) {
         let worker = self.worker_of(key);
+        let may_work = may_work(self, key);
         let Some(session) = self.sessions.get(key) else { return };
         let agent = session.agent_token.clone();
         self.drop_session(key);
-        if let Some(id) = worker {
-            self.close_at_agent(id, &agent);
+        let Some(id) = worker else { return };
+        let closes = self.workers.get(id).is_some_and(|worker| worker.capabilities.close);
+        // Some agents complain of a cancel where there is nothing to cancel, and the closing says it all.
+        if may_work && closes {
+            self.cancel_at_agent(id, &agent);
         }
+        self.close_at_agent(id, &agent);
     }
 
-    /// Tells the agent that a session is over.
+    /// Tells the agent that a session is over, in which it does nothing any more. One that cannot close a session is
+    /// told to cancel.
     pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &Token) {
-        self.cancel_at_agent(id, agent);
         let Some(worker) = self.workers.get(id) else { return };
-        if worker.ready_link().is_some() && worker.capabilities.close {
-            self.ask_to_close(id, agent);
+        match worker.ready_link() {
+            Some(_) if worker.capabilities.close => self.ask_to_close(id, agent),
+            _ => self.cancel_at_agent(id, agent),
         }
         self.check_idle(id);
     }
@@ -85,7 +100,7 @@ impl Bus {
         }
     }
 
-    /// Tells the agent to end the turn of a session, if there is one.
+    /// Tells the agent to end the turn of a session.
     pub(in crate::bus) fn cancel_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
         let Some(link) = self.workers.get(id).and_then(|worker| worker.ready_link()) else { return };
         let start = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
@@ -98,14 +113,6 @@ impl Bus {
         let orphans = self.forget_session(key);
         if !orphans.is_empty() {
             self.begin_work(Leftover::Orphans(orphans));
-        }
-    }
-
-    /// The parent of this session is gone. Without an owner it ends as well.
-    pub(in crate::bus) fn end_orphan(&mut self, key: SessionKey) {
-        if self.sessions.is_orphan(key) && self.sessions.get(key).is_some_and(|orphan| orphan.owner.is_none())
-        {
-            self.end_session(key);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::bus::from_client::Routed;
 use crate::bus::past::{self, Told};
 use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
+use crate::bus::session::leave::keep_time;
 use crate::bus::session::load::Wants;
 use crate::bus::status::{Report, session_label};
 use crate::id::{Link, SessionKey, WorkerId};
@@ -43,12 +44,12 @@ struct Named {
     session: Box<str>,
 }
 
-/// What a client that joins is told first.
+/// How much a client that joins is told first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum History {
     /// All that the log has, and what the agent asks now.
     Full,
-    /// What the agent asks now.
+    /// The open questions of the agent.
     Pending,
     Nothing,
 }
@@ -103,7 +104,7 @@ impl Bus {
         Ok(())
     }
 
-    /// What a client that joins cannot know of the session otherwise, as further members of the answer: its pool, its
+    /// Further members of the answer to a client that joins, which it cannot know otherwise: the session's pool, its
     /// folder and title, how the last turn failed if it did, and the modes, models and options as they are now.
     fn told_of(&self, key: SessionKey) -> String {
         let Some(session) = self.sessions.get(key) else { return String::new() };
@@ -337,7 +338,8 @@ impl Bus {
         Ok(key)
     }
 
-    /// The same, whoever may join it. What is meant by the name of a subagent's session is the session behind it.
+    /// Finds the session that a client names, whether or not the client may join it. The id of a subagent's session
+    /// resolves to its root session.
     fn find_meant(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
         let client = self.clients.find(link)?;
         let own = client.sessions.get(name).copied();
@@ -482,9 +484,9 @@ impl Bus {
         }
         let by = self.quoted_name(link);
         self.tell_event(key, "detached", &format!(r#","client":{by}"#));
+        let keep = keep_time(self, key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.owner.is_none() && session.guests.is_empty() {
-            let keep = self.limits.session_keep;
             if keep.is_zero() {
                 return self.end_session(key);
             }
@@ -505,7 +507,8 @@ impl Bus {
         true
     }
 
-    /// Whether this client may send this message about a session that it does not own. True: it is dealt with.
+    /// Checks whether this client may send this message about a session that it does not own. Returns whether the
+    /// message is answered.
     pub(in crate::bus) fn guest_line(
         &mut self,
         link: Link,
@@ -547,7 +550,7 @@ impl Bus {
         // believe that it is still in the session.
         let is_last = event == "ended" && enabled(Check::EndTold);
         for (link, token) in hearers {
-            if is_last || self.keeps_up(link, 0) {
+            if is_last || self.keeps_up(link, line.len()) {
                 self.send_own_to(link, &line, Edit::new(span, &token));
             }
         }

@@ -12,7 +12,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::opening::{Opening, SettingKind};
 use crate::state::session_id::Token;
 use crate::state::session_log::Logged;
-use crate::state::sessions::LogLimits;
+use crate::state::sessions::{LogLimits, Sessions};
 use crate::wire::json::Span;
 use crate::wire::message::Message;
 use crate::wire::nested;
@@ -149,7 +149,7 @@ impl Bus {
     pub(in crate::bus) fn tell_prompt(&mut self, from: Link, key: SessionKey, message: Message<'_>) {
         if !self.says_prompts(key) {
             let owner = self.sessions.get(key).and_then(|session| session.owner);
-            let others = self.others(key, from);
+            let others = others(&self.sessions, key, from);
             let longest = others.iter().map(|(_, token)| token.len()).max().unwrap_or_default();
             let told = told_prompt(message, longest, others.len());
             let bytes = told.iter().map(|line| line.len() + longest).sum();
@@ -195,7 +195,7 @@ impl Bus {
         };
         let line = [TOLD_START, br#","update":"#, &update, b"}}"].concat();
         let others = match by {
-            Some(by) => self.others(key, by),
+            Some(by) => others(&self.sessions, key, by),
             None => return,
         };
         for (link, token) in others {
@@ -227,14 +227,6 @@ impl Bus {
         }
     }
 
-    /// The clients of a session but one, and their names for it.
-    fn others(&self, key: SessionKey, but: Link) -> Vec<(Link, Token)> {
-        let Some(session) = self.sessions.get(key) else { return Vec::new() };
-        let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
-        let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
-        owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
-    }
-
     /// Tells a client what was said in a session, but for what it was told. Returns whether that is all.
     pub(in crate::bus) fn send_history(
         &mut self,
@@ -259,6 +251,14 @@ pub(in crate::bus) fn room_for_history(bus: &Bus, link: Link) -> usize {
     (bus.links.queue_limit / GUEST_QUEUE_PART).saturating_sub(bus.links.queued_bytes(link))
 }
 
+/// The clients of a session but one, and their names for it.
+fn others(sessions: &Sessions, key: SessionKey, but: Link) -> Vec<(Link, Token)> {
+    let Some(session) = sessions.get(key) else { return Vec::new() };
+    let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
+    let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
+    owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
+}
+
 /// Tells a client a line of a log.
 pub(in crate::bus) fn tell_logged(bus: &mut Bus, link: Link, token: &Token, kind: Logged, line: &[u8]) {
     let Ok(envelope) = Envelope::scan(line) else { return };
@@ -281,10 +281,16 @@ pub(in crate::bus) fn tell_logged(bus: &mut Bus, link: Link, token: &Token, kind
 fn told_prompt(prompt: Message<'_>, token_bytes: usize, hearers: usize) -> Vec<Vec<u8>> {
     let told = |block: &[u8]| [TOLD_START, TOLD_UPDATE, block, b"}}}"].concat();
     let most = (PROMPT_SENDS / hearers.max(1)).clamp(PROMPT_BLOCKS_LEAST, PROMPT_BLOCKS);
-    let mut room = PROMPT_ADDED_TIMES * prompt.line.len() + PROMPT_ADDED_BYTES;
+    let all_room = PROMPT_ADDED_TIMES * prompt.line.len() + PROMPT_ADDED_BYTES;
+    let mut room = all_room;
     let added = TOLD_START.len() + TOLD_UPDATE.len() + token_bytes + b"}}}\n".len();
     let mut lines = Vec::new();
-    nested::for_each_element(prompt.line, prompt.envelope.params, b"prompt", |block| {
+    nested::for_each_element_once(prompt.line, prompt.envelope.params, b"prompt", |block| {
+        let Some(block) = block else {
+            lines.clear();
+            room = all_room;
+            return Some(());
+        };
         let fits = lines.len() < most && room >= added || !enabled(Check::PromptTold);
         lines.push(told(if fits { block.of(prompt.line) } else { MORE_BLOCKS }));
         room = room.saturating_sub(added);

@@ -1,5 +1,7 @@
 //! A client leaves: its calls lose their caller, and its sessions are kept for a while or ended.
 
+use std::time::Duration;
+
 use crate::bus::Bus;
 use crate::bus::session::TurnEnd;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
@@ -11,6 +13,13 @@ use crate::state::leftovers::{Departed, Leftover};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, Recycled};
 use crate::wire::error::RpcError;
+
+/// How long this session is kept once its client has left: as long as its pool says, else as the limits do.
+pub(in crate::bus) fn keep_time(bus: &Bus, key: SessionKey) -> Duration {
+    let worker = bus.sessions.worker_of(key).and_then(|id| bus.workers.get(id));
+    let pool = worker.and_then(|worker| bus.pools.get(worker.pool));
+    pool.and_then(|pool| pool.config.session_keep).unwrap_or(bus.limits.session_keep)
+}
 
 impl Bus {
     /// The client has left for good. Its calls lose their caller, and its sessions are kept or ended.
@@ -61,7 +70,14 @@ impl Bus {
         let Departed { link, client } = &mut **gone;
         let (link, endpoint, bye) = (*link, client.endpoint, client.bye);
         if let Some(key) = self.calls.oldest_outgoing(endpoint) {
-            return self.abandon_call(key);
+            // Nobody waits for this call any more. If it was sent, its answer must still be handled.
+            if self.calls.get(key).is_some_and(|call| call.written != Written::NotYet) {
+                self.calls.adopt(key);
+                self.forget_abandoned();
+            } else if let Some(call) = self.calls.end(key) {
+                self.todo.ended(&self.calls, key, call, &RpcError::client_gone());
+            }
+            return;
         }
         let names = if client.sessions.first().is_some() { &mut client.sessions } else { &mut client.labels };
         if let Some(key) = names.first() {
@@ -117,18 +133,6 @@ impl Bus {
         }
     }
 
-    /// Nobody waits for this call any more. If it was sent, its answer must still be handled.
-    fn abandon_call(&mut self, key: CallKey) {
-        let Some(call) = self.calls.get(key) else { return };
-        if call.written != Written::NotYet {
-            self.calls.adopt(key);
-            return self.forget_abandoned();
-        }
-        if let Some(call) = self.calls.end(key) {
-            self.call_failed(key, &call, &RpcError::client_gone());
-        }
-    }
-
     /// Forgets the oldest calls that nobody waits for, if there are too many.
     pub(in crate::bus) fn forget_abandoned(&mut self) {
         let at_most = self.limits.max_calls / ABANDONED_PART;
@@ -140,8 +144,8 @@ impl Bus {
     }
 
     pub(in crate::bus) fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
-        let keep = self.limits.session_keep;
         self.worker_of(key);
+        let keep = keep_time(self, key);
         let Some(session) = self.sessions.get(key) else { return };
         if session.owner != Some(link) {
             return self.detach_guest(key, link);
@@ -192,7 +196,7 @@ impl Bus {
         }
     }
 
-    /// Nobody comes to answer what the agents ask in this session and in those of its subagents.
+    /// No client comes to answer what the agents ask in this session and in those of its subagents.
     fn refuse_unasked_in_tree(&mut self, key: SessionKey) {
         for key in self.sessions.descendants(key).into_iter().chain([key]) {
             self.refuse_unasked(key);

@@ -1,4 +1,4 @@
-//! Loading a session: its agent tells it again to the client that asks, as long as nothing is going on in it.
+//! Loading a session: the agent replays it to the asking client, provided that no turn runs.
 //!
 //! `session/load` replays, and so does `session/resume` of ACP's second version if it says from where. The agent does
 //! that, also for a session that is open. While a turn runs, and where the agent refuses or does not offer it, the bus
@@ -7,13 +7,15 @@
 use std::sync::Arc;
 
 use super::load_plan::{Asker, Facts, Plan, plan};
+use super::store::with_name;
 use crate::bus::Bus;
 use crate::bus::forward::{Forward, SessionRef};
 use crate::bus::from_client::Routed;
+use crate::bus::keep;
 use crate::bus::pipe_role::Rights;
 use crate::bus::placement::Need;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, NESTED_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
 use crate::state::calls::{Call, Endpoint, Purpose};
@@ -24,16 +26,16 @@ use crate::state::session_id::token;
 use crate::state::sessions::IfRefused;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
-use crate::wire::nested;
+use crate::wire::nested::{self, within};
 
-/// What a request to load or resume a session asks for.
+/// How much a request to load or resume a session asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bus) enum Wants {
     /// The session goes on, and the client knows what was said.
     Resume,
     /// The client wants to hear it all.
     Replay,
-    /// It is a method that the agent's version does not have.
+    /// The agent's version does not have the method.
     Unknown,
 }
 
@@ -47,7 +49,7 @@ impl Wants {
                 (false, false) => Wants::Replay,
             };
         }
-        let from = nested::member(message.line, message.envelope.params, b"replayFrom");
+        let from = nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"replayFrom");
         match from.map(|from| from.of(message.line)) {
             Some(from) if is_second && from != b"null" => Wants::Replay,
             _ => Wants::Resume,
@@ -57,7 +59,7 @@ impl Wants {
 
 /// Whether the client says that it has heard what was said in the session: `"bus/replay": false` in `_meta`.
 pub(in crate::bus) fn knows_history(message: Message<'_>) -> bool {
-    let meta = nested::member(message.line, message.envelope.params, b"_meta");
+    let meta = nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"_meta");
     let replay = nested::member(message.line, meta, b"bus/replay");
     replay.is_some_and(|replay| replay.of(message.line) == b"false")
 }
@@ -120,8 +122,8 @@ impl Bus {
         passed
     }
 
-    /// Loads or resumes a session that the bus knows. `None`: that is dealt with. Else the session goes on in another
-    /// process, in this pool and at this node if they are named.
+    /// Loads or resumes a session that the bus knows. Returns where to reopen the session (the pool and the node, if
+    /// they are named), or `None` if the request is answered.
     fn load_known(
         &mut self,
         link: Link,
@@ -163,7 +165,7 @@ impl Bus {
         Ok(None)
     }
 
-    /// What becomes of a request to load this session depends on this.
+    /// The facts that decide what becomes of a request to load this session.
     fn load_facts(&self, link: Link, key: SessionKey, name: &[u8], is_own_name: bool) -> Option<Facts> {
         let session = self.sessions.get(key)?;
         let asker = match session.guests.get(link).map(|guest| guest.role) {
@@ -231,7 +233,8 @@ impl Bus {
         let root = self.sessions.root(key);
         let has_log = self.sessions.has_log(root);
         if let Some(session) = self.sessions.get_mut(root) {
-            if let Some(folder) = nested::member(message.line, message.envelope.params, b"cwd")
+            if let Some(folder) =
+                nested::member(message.line, within(message.envelope.params, NESTED_BYTES), b"cwd")
                 && session.shown.folder().is_none()
             {
                 // Who hears of the session before it is open is told where it is.
@@ -284,9 +287,12 @@ impl Bus {
             session.if_refused == IfRefused::IsForgotten && message.outcome().is_some_and(tells_turn);
         let caller = self.catch_up_loaded(key, call, replays);
         if has_gap {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.prompts.note_turn();
+            }
             self.tell_event(key, "gap", "");
         }
-        let renamed = message.outcome().and_then(|result| self.with_name(key, result));
+        let renamed = message.outcome().and_then(|result| with_name(&self.sessions, key, result));
         match (caller, renamed) {
             (Some(link), Some(result)) => {
                 self.send_own(link, &spelled_result_line(call.id.as_bytes(), &result));
@@ -294,6 +300,7 @@ impl Bus {
             _ => self.answer(id, call, message),
         }
         self.save_opening(key, id, call, message);
+        keep::opened_again(self, key);
     }
 
     /// The agent does not load a session that it has open. It goes on, and the bus answers for it.
@@ -354,7 +361,11 @@ impl Bus {
                     }
                     return;
                 }
-                IfRefused::IsForgotten => session.if_refused = IfRefused::Ends,
+                IfRefused::IsForgotten => {
+                    // What the agent does in it nobody knows.
+                    session.prompts.note_turn();
+                    session.if_refused = IfRefused::Ends;
+                }
                 IfRefused::Ends => {}
             }
         }
@@ -366,6 +377,10 @@ impl Bus {
         };
         self.fail_call(key, error);
         if let Some(agent) = recovered {
+            // Behind another bus a turn may have gone on.
+            if self.workers.get(id).is_some_and(|worker| worker.capabilities.close) {
+                self.cancel_at_agent(id, &agent);
+            }
             self.close_at_agent(id, &agent);
         }
     }
@@ -376,7 +391,7 @@ impl Bus {
         let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
         let has_turn = session.turn_state.is_none() && self.calls.asks_about(key) > 0;
         let opening = if has_turn { with_turn(opening) } else { opening.into() };
-        let renamed = self.with_name(key, &opening);
+        let renamed = with_name(&self.sessions, key, &opening);
         let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(&opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);

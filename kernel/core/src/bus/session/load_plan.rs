@@ -1,7 +1,7 @@
 //! What becomes of a request to load or resume a session that the bus knows. It is decided here, from facts alone, and
 //! done elsewhere.
 
-/// What the client that asks is to the session.
+/// The role that the client that asks has in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bus) enum Asker {
     Owner,
@@ -12,7 +12,7 @@ pub(in crate::bus) enum Asker {
     Stranger,
 }
 
-/// What the decision depends on.
+/// The facts that the decision depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bus) struct Facts {
     pub(in crate::bus) asker: Asker,
@@ -39,17 +39,17 @@ pub(in crate::bus) struct Facts {
 pub(in crate::bus) enum Plan {
     /// Who only looks on cannot load it.
     ReadOnly,
-    /// It is another's, and not for this client.
+    /// The session is another client's, and not for this one.
     Unknown,
     /// The client becomes a guest beside those who are there, or is told again as one.
     Join,
     /// Nobody owns it, so the client becomes the owner.
     TakeUp,
-    /// It is the client's own and open.
+    /// The session is the client's own and open.
     Load,
-    /// It is the client's own, and is opened again first.
+    /// The session is the client's own, and is opened again first.
     Reopen,
-    /// It is the client's own and lost. It is forgotten, and asked for like one that the bus does not know.
+    /// The session is the client's own and lost. The bus forgets it, and asks for it as for one that it does not know.
     Forget,
     /// Its process does not fit. It is ended there, and goes on in another of the same pool.
     Move,

@@ -10,6 +10,7 @@ use crate::state::backlog::Backlog;
 use crate::state::leftovers::Leftover;
 use crate::state::offline::Numbered;
 use crate::state::sessions::IfRefused;
+use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 
 impl Bus {
@@ -37,8 +38,17 @@ impl Bus {
     pub(in crate::bus) fn refuse_unheard(&mut self, key: SessionKey, unheard: &[Arc<Held>]) {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         let link = worker.and_then(|worker| worker.link);
-        let ids: VecDeque<Box<[u8]>> =
+        let mut ids: VecDeque<Box<[u8]>> =
             unheard.iter().filter_map(|held| Some(held.message().id()?.into())).collect();
+        // The agent hears these before whatever follows from them.
+        while !self.leftovers.is_spent()
+            && let Some(id) = ids.pop_front()
+        {
+            self.leftovers.spend(1);
+            if let Some(link) = link {
+                self.send_error(link, Some(&id), &RpcError::client_gone());
+            }
+        }
         if !ids.is_empty() {
             let ids = Backlog::of(ids, &mut self.held);
             self.begin_work(Leftover::Unheard(ids, link));

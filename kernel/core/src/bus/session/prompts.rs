@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bus::keep::{self, By};
 use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
-use crate::limit::{TURN_ERROR_BYTES, WAITING_PROMPTS};
+use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, TURN_ERROR_BYTES, WAITING_PROMPTS};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Written;
@@ -15,7 +15,7 @@ use crate::state::prompts::WaitingPrompt;
 use crate::state::sessions::Session;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
-use crate::wire::nested;
+use crate::wire::nested::{self, within};
 use crate::wire::scan::Envelope;
 
 /// The answer to a prompt that the agent never got.
@@ -72,11 +72,11 @@ fn told_error(error: &[u8]) -> Box<str> {
     if error.len() <= TURN_ERROR_BYTES {
         return String::from_utf8_lossy(error).into();
     }
-    let whole = nested::whole(error);
-    let code = nested::member(error, whole, b"code").map(|code| code.of(error));
-    let code = code.and_then(|code| std::str::from_utf8(code).ok()?.parse::<i64>().ok());
-    let message = nested::text(error, whole, b"message");
-    let message = message.and_then(|text| nested::beginning(text.of(error), TURN_ERROR_BYTES / 4));
+    let whole = within(nested::whole(error), NESTED_BYTES);
+    let [code, message] = nested::members_of(error, whole, [b"code", b"message"]);
+    let code = code.and_then(|code| std::str::from_utf8(code.of(error)).ok()?.parse::<i64>().ok());
+    let message = nested::string(error, message)
+        .and_then(|text| nested::beginning(text.of(error), TURN_ERROR_BYTES / 4));
     json!({ "code": code.unwrap_or(-32603), "message": message.unwrap_or_default() }).to_string().into()
 }
 
@@ -87,10 +87,11 @@ impl Bus {
         from: Link,
         key: SessionKey,
         call: CallKey,
-        line: Box<[u8]>,
+        (line, envelope): (Box<[u8]>, Envelope),
     ) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.prompts.wait(WaitingPrompt { from, call, line }, &mut self.held);
+        let prompt = WaitingPrompt { from, call, line, envelope: Some(Box::new(envelope)) };
+        session.prompts.wait(prompt, &mut self.held);
         let place = session.prompts.waiting();
         self.tell_event(key, "queued", &format!(r#","by":{},"place":{place}"#, self.quoted_name(from)));
     }
@@ -134,6 +135,12 @@ impl Bus {
             session.prompts.withdraw(call, &mut self.held);
             return;
         }
+        // In ACP's second version the answer is not the end.
+        let worker = session.worker.and_then(|id| self.workers.get(id));
+        let reports = worker.is_some_and(|worker| worker.capabilities.reports_turn_state);
+        if !reports && !matches!(end, TurnEnd::Forgotten) {
+            session.prompts.note_turn_end();
+        }
         session.note_turn_end(end.error(), &mut self.held);
         let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
         let is_told = has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner));
@@ -151,8 +158,10 @@ impl Bus {
     pub(in crate::bus) fn turn_ended(&mut self, key: SessionKey, end: TurnEnd<'_>) {
         let reason = match end {
             TurnEnd::Answered(answer) if !answer.is_error() => {
-                nested::text(answer.line, answer.envelope.outcome, b"stopReason")
+                // Each of the others gets a copy of it.
+                nested::text(answer.line, within(answer.envelope.outcome, NESTED_BYTES), b"stopReason")
                     .map(|span| span.of(answer.line))
+                    .filter(|reason| reason.len() <= CLIENT_NAME_BYTES)
             }
             _ => None,
         };
@@ -164,30 +173,38 @@ impl Bus {
         self.next_prompt(key);
     }
 
-    /// Gives the agent the prompt that has waited longest, if no turn runs and the session is not told again.
+    /// A turn may be over: the prompt that has waited longest can begin.
     #[inline]
     pub(in crate::bus) fn next_prompt(&mut self, key: SessionKey) {
-        // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
-        let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
-        let is_due = |bus: &Bus| may_begin && bus.sessions.get(key).is_some_and(Session::may_begin_prompt);
-        while is_due(self) {
-            self.send_waiting_prompt(key);
+        if self.is_prompt_due(key) {
+            self.todo.prompt(key);
         }
     }
 
+    /// Whether a prompt waits, no turn runs and the session is not told again.
+    #[inline]
+    fn is_prompt_due(&self, key: SessionKey) -> bool {
+        // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
+        let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
+        may_begin && self.sessions.get(key).is_some_and(Session::may_begin_prompt)
+    }
+
+    /// Gives the agent the prompt that has waited longest, and the next one if nobody waits for that one any more.
     #[cold]
-    fn send_waiting_prompt(&mut self, key: SessionKey) {
-        let worker = self.worker_of(key);
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(prompt) = session.prompts.next(&mut self.held) else { return };
-        let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { return };
-        if let Ok(envelope) = Envelope::scan(&prompt.line) {
-            self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
-        }
-        let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());
-        match reopened {
-            Some(backlog) => backlog.push(Queued::Line(Some(prompt.call), prompt.line), &mut self.held),
-            None => self.send_or_queue(id, prompt.call, prompt.line),
+    pub(in crate::bus) fn send_waiting_prompts(&mut self, key: SessionKey) {
+        while self.is_prompt_due(key) {
+            let worker = self.worker_of(key);
+            let Some(session) = self.sessions.get_mut(key) else { return };
+            let Some(prompt) = session.prompts.next(&mut self.held) else { return };
+            let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { continue };
+            if let Some(envelope) = prompt.envelope() {
+                self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
+            }
+            let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());
+            match reopened {
+                Some(backlog) => backlog.push(Queued::Line(Some(prompt.call), prompt.line), &mut self.held),
+                None => self.send_or_queue(id, prompt.call, prompt.line),
+            }
         }
     }
 

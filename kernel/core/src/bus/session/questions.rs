@@ -2,9 +2,9 @@
 //! them.
 //!
 //! Each is asked under an id of its own, and the first choice counts. Those who come too late are told by
-//! `$/cancel_request`, and what they still answer is swallowed. An error or a leave is an abstention, and so is
-//! `cancelled`, unless it comes from the client whose turn it is. The last who could answer decides, whatever it
-//! answers.
+//! `$/cancel_request`, and what they still answer is swallowed. A client that answers with an error, with
+//! `cancelled` while the turn is another client's, or that leaves, has abstained. The last client that could answer
+//! decides, whatever it answers.
 //!
 //! Whenever it changes who is in a session, who may answer there, or which client owns it, `settle_client` is called
 //! for the client that this is about. It changes nothing if everything is as it should be.
@@ -14,8 +14,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::bus::Bus;
+use crate::bus::session::leave::keep_time;
+use crate::bus::status::Report;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::{CLIENT_NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
+use crate::limit::{CLIENT_NAME_BYTES, NESTED_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Endpoint, Id, Purpose};
 use crate::state::questions::{Answered, Question};
@@ -23,8 +25,9 @@ use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::{Held, Message};
-use crate::wire::nested::{in_update, member, text};
-use crate::wire::splice::{Edits, with_nested};
+use crate::wire::nested::{beginning, for_each_element, in_update, members_of, string, within};
+use crate::wire::scan::canonical;
+use crate::wire::splice::{Edit, Edits, with_nested};
 
 /// Whether a request of an agent is a question that any controlling client can answer.
 pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
@@ -108,7 +111,7 @@ impl Bus {
             self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
         }
         for link in behind {
-            self.let_behind_go(link, key);
+            self.todo.behind(link, key);
         }
         first.is_some()
     }
@@ -215,7 +218,7 @@ impl Bus {
         }
     }
 
-    /// What nobody is asked is asked of those who may answer it now. The rest waits for somebody to come.
+    /// Questions that nobody is asked are asked of those who may answer them now. The rest waits for a client that may.
     pub(in crate::bus) fn settle_unasked(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let orders: Vec<u64> = session.questions.unasked().map(|(order, _)| order).collect();
@@ -246,7 +249,7 @@ impl Bus {
     /// Requests of the agent that nobody is asked do not wait for ever, nor without bounds. `new`: the id of the only
     /// one that was not held before.
     fn hold_unasked(&mut self, key: SessionKey, new: Option<&[u8]>) {
-        let (root, keep, limit) = (self.sessions.root(key), self.limits.session_keep, self.queue_limit());
+        let (root, keep, limit) = (self.sessions.root(key), keep_time(self, key), self.queue_limit());
         let Some(session) = self.sessions.get(key).filter(|session| session.questions.has_unasked()) else {
             return;
         };
@@ -266,7 +269,7 @@ impl Bus {
         }
     }
 
-    /// Nobody comes to answer what nobody is asked. What the agent said otherwise is still kept.
+    /// No client comes to answer the questions that nobody is asked. Everything else that the agent said is still kept.
     pub(in crate::bus) fn refuse_unasked(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let unasked = session.questions.take_unasked(&mut self.held);
@@ -284,10 +287,10 @@ impl Bus {
             return true;
         };
         let is_prompter = session.prompts.by() == Some(link);
-        let counts = match answer.map(Verdict::of) {
-            Some(Verdict::Choice) => true,
-            Some(Verdict::Cancelled) => is_prompter,
-            Some(Verdict::Error) | None => false,
+        let (counts, chosen) = match answer.map(Verdict::of) {
+            Some(Verdict::Choice(chosen)) => (true, chosen),
+            Some(Verdict::Cancelled(chosen)) => (is_prompter, chosen),
+            Some(Verdict::Error) | None => (false, None),
         };
         let counts = counts || !enabled(Check::Abstention);
         let (order, question) = match session.questions.answered((link, call), counts, &mut self.held) {
@@ -302,8 +305,12 @@ impl Bus {
         }
         if is_shared && is_question(question.held.message()) {
             let by = self.quoted_name(link);
-            let chosen = answer.and_then(chosen).unwrap_or_default();
-            self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
+            let members = chosen.as_ref().map(|(name, value)| format!(r#","{name}":{value}"#));
+            let members = members.unwrap_or_default();
+            self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{members}"#));
+            if let Some(chosen) = chosen {
+                tell_chosen(self, (key, link), &question, chosen);
+            }
         }
         true
     }
@@ -329,34 +336,77 @@ impl Bus {
     }
 }
 
-/// What a client has chosen, as a further member of an event: the option of a permission, or the action of a form.
-fn chosen(answer: Message<'_>) -> Option<String> {
-    let (line, result) = (answer.line, answer.envelope.outcome);
-    let option = text(line, member(line, result, b"outcome"), b"optionId").map(|value| ("optionId", value));
-    let (name, value) = option.or_else(|| Some(("action", text(line, result, b"action")?)))?;
-    let value = value.of(line);
-    (value.len() <= CLIENT_NAME_BYTES).then(|| format!(r#","{name}":{}"#, String::from_utf8_lossy(value)))
+/// Those who were asked as well and hear no events are told in the session who chose what: what they were asked may
+/// still stand on their screens. It is nothing that the agent said, so it is not logged.
+#[cold]
+fn tell_chosen(bus: &mut Bus, (key, by): (SessionKey, Link), question: &Question, chosen: Chosen) {
+    let others: Vec<Link> =
+        question.asked().map(|(link, _)| link).filter(|link| !bus.clients.hears_events(*link)).collect();
+    if others.is_empty() {
+        return;
+    }
+    let choice = option_name(question.held.message(), &chosen).unwrap_or(chosen.1);
+    let Ok(choice) = serde_json::from_str::<String>(&choice) else { return };
+    let text = format!("{} chose {choice}", Report::new(bus).client_label(by));
+    let thought = Value::from(format!("{text}\n\n"));
+    let notice = format!(r#""notice","severity":"info","title":{}"#, Value::from(text));
+    let thought = format!(r#""agent_thought_chunk","content":{{"type":"text","text":{thought}}}"#);
+    let start = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
+    for link in others {
+        let takes_notices = bus.clients.get(link).is_some_and(|client| client.handshake.takes_notices());
+        let update = if takes_notices { &notice } else { &thought };
+        let line = format!(r#"{start},"update":{{"sessionUpdate":{update}}}}}}}"#);
+        let token = bus.sessions.token_of(key, link).filter(|_| bus.keeps_up(link, line.len()));
+        if let Some(token) = token {
+            bus.send_own_to(link, line.as_bytes(), Edit::new(Span::new(start.len(), start.len()), &token));
+        }
+    }
+}
+
+/// What a client has chosen, as it is spelled: the option of a permission, or the action of a form.
+type Chosen = (&'static str, String);
+
+/// How the agent calls the option that was chosen, as a JSON string.
+fn option_name(asked: Message<'_>, (_, chosen): &Chosen) -> Option<String> {
+    let (line, mut name) = (asked.line, None);
+    for_each_element(line, within(asked.envelope.params, NESTED_BYTES), b"options", |option| {
+        let words = members_of(line, Some(option), [b"optionId", b"name"]);
+        let [id, called] = words.map(|word| string(line, word));
+        if id.is_some_and(|id| canonical(id.of(line)) == canonical(chosen.as_bytes())) {
+            name = called.and_then(|name| beginning(name.of(line), CLIENT_NAME_BYTES));
+            return None;
+        }
+        Some(())
+    });
+    name.map(|name| Value::from(name).to_string())
 }
 
 /// What a client has answered.
 enum Verdict {
-    Choice,
-    Cancelled,
+    Choice(Option<Chosen>),
+    Cancelled(Option<Chosen>),
     Error,
 }
 
 impl Verdict {
+    /// An answer that is longer than what is read again counts as a choice, whatever it is.
     fn of(answer: Message<'_>) -> Verdict {
         if answer.is_error() {
             return Verdict::Error;
         }
         // The answer may be long, so it is not made a tree.
-        let (line, result) = (answer.line, answer.envelope.outcome);
-        let is = |object, key: &[u8], word: &[u8]| {
-            text(line, object, key).is_some_and(|value| *answer.name(value) == *word)
-        };
-        let is_cancelled = is(member(line, result, b"outcome"), b"outcome", b"cancelled")
-            || is(result, b"action", b"cancel");
-        if is_cancelled { Verdict::Cancelled } else { Verdict::Choice }
+        let (line, result) = (answer.line, within(answer.envelope.outcome, NESTED_BYTES));
+        let [outcome, action] = members_of(line, result, [b"outcome", b"action"]);
+        let [kind, option] = members_of(line, outcome, [b"outcome", b"optionId"]);
+        let [kind, option, action] = [kind, option, action].map(|value| string(line, value));
+        let chosen = option.map(|value| ("optionId", value)).or(action.map(|value| ("action", value)));
+        let chosen = chosen.filter(|(_, value)| value.length() <= CLIENT_NAME_BYTES);
+        let spelled = |value: Span| String::from_utf8_lossy(value.of(line)).into_owned();
+        let chosen = chosen.map(|(name, value)| (name, spelled(value)));
+        let is = |value: Option<Span>, word: &[u8]| value.is_some_and(|value| *answer.name(value) == *word);
+        if is(kind, b"cancelled") || is(action, b"cancel") {
+            return Verdict::Cancelled(chosen);
+        }
+        Verdict::Choice(chosen)
     }
 }

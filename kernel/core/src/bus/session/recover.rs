@@ -10,7 +10,7 @@ use log::info;
 
 use crate::bus::Bus;
 use crate::bus::placement::Need;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
@@ -19,6 +19,8 @@ use crate::state::opening::tells_turn;
 use crate::state::session_id::is_tagged;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
+use crate::wire::nested::whole;
+use crate::wire::splice::{splice, with_nested};
 
 impl Bus {
     /// Begins to open a session in another process. Returns the worker that it now belongs to.
@@ -57,9 +59,12 @@ impl Bus {
             ReopenBy::Resume => b"session/resume",
             ReopenBy::Load => b"session/load",
         };
-        let params = reopen.params.clone();
+        let mut params = reopen.params.clone();
         if let Some(owner) = self.sessions.get(key).and_then(|session| session.owner) {
-            self.note_mcp_servers(owner, id, &params);
+            let servers = self.note_mcp_servers(owner, id, (&params, whole(&params)));
+            let mut named = Vec::new();
+            splice(&mut named, &params, &with_nested(&[], &servers));
+            params = named.into();
         }
         let call = self.call_worker(id, Purpose::Recover(key), method, &params);
         if let Some(session) = self.sessions.get_mut(key) {
@@ -93,9 +98,11 @@ impl Bus {
         session.save_reopened(answer.outcome());
         session.count(&mut self.held);
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
-        let still_runs = session.is_turn_running()
-            || answer.outcome().is_some_and(tells_turn)
-            || !enabled(Check::TurnGone);
+        let is_told = answer.outcome().is_some_and(tells_turn);
+        if is_told {
+            session.prompts.note_turn();
+        }
+        let still_runs = session.is_turn_running() || is_told || !enabled(Check::TurnGone);
         let had_turn = std::mem::take(&mut session.lost_turn);
         // Behind another bus the turn has gone on, and what was on its way here is lost.
         let has_gap = had_turn && is_tagged(session.agent_name());
@@ -141,15 +148,6 @@ impl Bus {
         self.fail_many(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);
-        }
-    }
-
-    /// A call that was to open the session has failed. The calls of a lost process fail one after the other, and the
-    /// session may be opened elsewhere by now.
-    #[cold]
-    pub(in crate::bus) fn recovery_call_failed(&mut self, key: SessionKey, call: CallKey, error: &RpcError) {
-        if self.sessions.get(key).is_some_and(|session| session.recovery == Some(call)) {
-            self.recovery_failed(key, error);
         }
     }
 

@@ -7,20 +7,22 @@
 use std::sync::Arc;
 
 use crate::bus::Bus;
+use crate::bus::mcp;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Purpose;
 use crate::state::session_id::{Token, is_tagged, token};
+use crate::state::sessions::Sessions;
 use crate::wire::message::Message;
 use crate::wire::nested::with_member;
 use crate::wire::scan::Envelope;
-use crate::wire::splice::{Edits, splice};
+use crate::wire::splice::{Edits, splice, with_nested};
 
-/// What waited for a worker when its store became known.
+/// A line that waited for a worker when its store became known.
 enum Waiting {
-    /// It concerns no session that another worker has, and still waits.
+    /// The line concerns no session that another worker has, and still waits.
     Stays(Queued),
     /// The line as this client sent it.
     Routed(Link, Vec<u8>),
@@ -112,7 +114,8 @@ impl Bus {
             }
         }
         let mut sent = Vec::new();
-        splice(&mut sent, line, &edits);
+        let servers = mcp::given(self, id, line, envelope.params);
+        splice(&mut sent, line, &with_nested(&edits, &servers));
         Some((link, sent))
     }
 
@@ -143,11 +146,11 @@ impl Bus {
         let is_used = self.uses_name(link, name);
         (if is_used { self.tags.token(agent) } else { token(name) }, is_used)
     }
+}
 
-    /// The result of a load as its client gets it, if the session has another name than the client expects.
-    pub(in crate::bus) fn with_name(&self, key: SessionKey, result: &[u8]) -> Option<Vec<u8>> {
-        let session = self.sessions.get(key).filter(|session| session.is_renamed)?;
-        let named = with_member(result, b"sessionId", &session.bus_token);
-        Some(named.unwrap_or_else(|| [b"{\"sessionId\":", &*session.bus_token, b"}"].concat()))
-    }
+/// The result of a load as its client gets it, if the session has another name than the client expects.
+pub(in crate::bus) fn with_name(sessions: &Sessions, key: SessionKey, result: &[u8]) -> Option<Vec<u8>> {
+    let session = sessions.get(key).filter(|session| session.is_renamed)?;
+    let named = with_member(result, b"sessionId", &session.bus_token);
+    Some(named.unwrap_or_else(|| [b"{\"sessionId\":", &*session.bus_token, b"}"].concat()))
 }

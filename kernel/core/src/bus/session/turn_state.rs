@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
+use crate::limit::NESTED_BYTES;
 use crate::state::sessions::TurnState;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -21,6 +22,9 @@ impl Bus {
         {
             self.sessions.set_turn_state(key, state);
             if state == TurnState::Idle {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.prompts.note_turn_end();
+                }
                 self.next_prompt(key);
             }
         }
@@ -71,6 +75,9 @@ fn reported_state(line: &[u8]) -> Option<TurnState> {
         state: &'a str,
     }
 
+    if line.len() > NESTED_BYTES {
+        return None;
+    }
     // Most updates are pieces of text, and the search for the word is all that they cost.
     memmem::find(line, br#""state_update""#)?;
     let Line { params: Params { update } } = serde_json::from_slice(line).ok()?;

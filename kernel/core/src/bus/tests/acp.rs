@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, limited, pool};
+use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, pool};
 use crate::config::Mode;
 
 #[test]
@@ -380,98 +380,6 @@ fn a_closed_session_is_unknown_and_a_forked_one_is_new() {
 }
 
 #[test]
-fn a_session_is_kept_for_a_client_that_comes_back() {
-    let mut bus = TestBus::with_workers(1);
-    let (ann, worker) = (bus.client(), bus.worker(0));
-    let session = bus.opens(ann, worker, "s1");
-    bus.asks(ann, 1, "session/prompt", &session);
-    let (prompt, _) = bus.sees_request(worker, "session/prompt");
-    bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
-    bus.sees_request(ann, "session/request_permission");
-    bus.handles(Event::Broken(ann));
-    bus.sees_nothing(worker);
-    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
-    bus.advances(Duration::from_secs(299));
-    let again = bus.client();
-    bus.asks(again, 2, "session/resume", &session);
-    let (wire, _) = bus.sees_request(again, "session/request_permission");
-    assert_eq!(bus.sees_json(again)["params"]["n"], 1);
-    let told = json!({"_meta":{"bus/turn":"running"}});
-    assert_eq!(bus.sees_json(again), json!({"jsonrpc":"2.0","id":2,"result":told}));
-    bus.sends(again, &format!(r#"{{"id":{wire},"result":"yes"}}"#));
-    assert_eq!(bus.sees(worker), r#"{"id":5,"result":"yes"}"#);
-    bus.advances(Duration::from_secs(600));
-    bus.sees_nothing(worker);
-    bus.sends(worker, &format!(r#"{{"id":{prompt},"result":{{}}}}"#));
-    bus.is_idle();
-}
-
-#[test]
-fn a_kept_session_expires_with_a_cancel_and_its_requests_are_answered() {
-    let mut bus = TestBus::with_workers(1);
-    let ann = bus.acp_client();
-    let worker = bus.worker(0);
-    bus.initializes(worker);
-    bus.sees(ann);
-    let session = bus.opens(ann, worker, "s1");
-    bus.handles(Event::Broken(ann));
-    bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
-    bus.sees_nothing(worker);
-    bus.advances(Duration::from_secs(301));
-    bus.sees_error(worker, json!(5), "client_gone");
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
-    let (wire, close) = bus.sees_request(worker, "session/close");
-    assert_eq!(close["params"]["sessionId"], "s1");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
-    let again = bus.client();
-    bus.asks(again, 2, "session/prompt", &session);
-    bus.sees_error(again, json!(2), "unknown_session");
-    bus.handles(Event::Broken(again));
-    assert!(bus.bus.is_empty());
-}
-
-#[test]
-fn a_client_that_sends_bye_leaves_nothing_behind() {
-    let mut bus = TestBus::with_workers(1);
-    let (ann, worker) = (bus.client(), bus.worker(0));
-    bus.opens(ann, worker, "s1");
-    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
-    bus.handles(Event::Ended(ann));
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
-    assert!(bus.bus.is_empty());
-}
-
-#[test]
-fn bye_ends_the_turn_even_if_the_client_still_reads() {
-    let mut bus = TestBus::with_workers(1);
-    let (ann, worker) = (bus.client(), bus.worker(0));
-    let session = bus.opens(ann, worker, "s1");
-    bus.asks(ann, 1, "session/prompt", &session);
-    let (wire, _) = bus.sees_request(worker, "session/prompt");
-    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
-    bus.handles(Event::Ended(ann));
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"stopReason":"cancelled"}}}}"#));
-    assert_eq!(bus.sees_json(ann)["result"]["stopReason"], "cancelled");
-    assert!(bus.is_closed(ann) && bus.bus.is_empty());
-}
-
-#[test]
-fn a_load_that_is_sent_after_bye_is_ended_once_it_is_answered() {
-    let mut bus = TestBus::with_workers(1);
-    let ann = bus.acp_client();
-    bus.sends(ann, r#"{"id":2,"method":"session/load","params":{"sessionId":"s1"}}"#);
-    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
-    bus.handles(Event::Ended(ann));
-    let worker = bus.worker(0);
-    bus.initializes(worker);
-    bus.answers(worker, "session/load", "{}");
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
-    bus.answers(worker, "session/close", "{}");
-    assert!(bus.is_closed(ann) && bus.bus.is_empty());
-}
-
-#[test]
 fn a_dedicated_worker_serves_one_client_and_stops_with_it() {
     let dedicated = PoolConfig { mode: Mode::Dedicated, max_instances: 2, ..pool("agents", 1) };
     let limits = Limits { session_keep: Duration::ZERO, ..Limits::default() };
@@ -494,62 +402,6 @@ fn a_dedicated_worker_serves_one_client_and_stops_with_it() {
     bus.sends(carl, r#"{"id":2,"method":"m"}"#);
     let third = bus.worker(2);
     bus.sees_request(third, "m");
-}
-
-#[test]
-fn a_kept_session_is_loaded_with_its_whole_replay() {
-    let mut bus = TestBus::with_workers(1);
-    let ann = bus.acp_client();
-    let worker = bus.worker(0);
-    let init_result = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"close":{}}}}"#;
-    bus.initializes_with(worker, init_result);
-    bus.sees(ann);
-    let session = bus.opens(ann, worker, "s1");
-    bus.handles(Event::Broken(ann));
-    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
-    let again = bus.acp_client();
-    bus.sees(again);
-    bus.asks(again, 2, "session/load", &session);
-    bus.answers(worker, "session/close", "{}");
-    let (wire, load) = bus.sees_request(worker, "session/load");
-    assert_eq!(load["params"]["sessionId"], "s1");
-    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","replay":1}}"#);
-    assert_eq!(bus.sees_json(again)["params"]["replay"], 1);
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"modes":1}}}}"#));
-    assert_eq!(bus.sees_json(again)["id"], 2);
-    // The session is open now, so the bus answers the resume itself.
-    bus.asks(again, 3, "session/resume", &session);
-    assert_eq!(bus.sees_json(again)["result"], json!({"modes":1}));
-    bus.is_idle();
-}
-
-#[test]
-fn a_kept_session_whose_agent_cannot_replay_it_is_ended_at_the_agent() {
-    let mut bus = TestBus::new(limited(Limits { max_output_queue: 1000, ..Limits::default() }));
-    let ann = bus.acp_client();
-    let worker = bus.worker(0);
-    bus.initializes(worker);
-    bus.sees(ann);
-    let session = bus.opens(ann, worker, "s1");
-    bus.handles(Event::Broken(ann));
-    // More than the bus keeps, so that the next client must ask the agent.
-    let pad = "p".repeat(1000);
-    let update = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","pad":"{pad}"}}}}"#);
-    bus.sends(worker, &update);
-    let again = bus.acp_client();
-    bus.sees(again);
-    bus.asks(again, 2, "session/resume", &session);
-    let (wire, _) = bus.sees_request(worker, "session/resume");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32601,"message":"no"}}}}"#));
-    assert_eq!(bus.sees_json(again)["error"]["code"], -32601);
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
-    assert_eq!(bus.answers(worker, "session/close", "{}")["params"]["sessionId"], "s1");
-    // The agent never had this one open, and hears no more of it.
-    bus.asks(again, 3, "session/load", "s2");
-    let (wire, _) = bus.sees_request(worker, "session/load");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"no"}}}}"#));
-    assert_eq!(bus.sees_json(again)["error"]["code"], -32002);
-    bus.is_idle();
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, Limits, Link, TestBus, pool};
+use super::{Config, Event, Limits, Link, TestBus, limited, pool};
 use crate::bus::Bus;
 use crate::config::{Permission, PoolConfig};
-use crate::limit::{LONG_LINE_BYTES, SESSIONS_PAGE_BYTES};
+use crate::limit::{LONG_LINE_BYTES, NESTED_BYTES, SESSIONS_PAGE_BYTES, STICKY_NOTIFICATION_BYTES};
 
 const INIT: &str = concat!(
     r#"{"protocolVersion":1,"agentInfo":{"name":"agent"},"agentCapabilities":{"loadSession":true,"#,
@@ -291,6 +291,77 @@ fn a_permission_with_very_many_options_is_answered_by_the_first_that_fits() {
 }
 
 #[test]
+fn a_permission_that_is_too_long_to_be_read_again_is_asked_of_the_client() {
+    for permission in [Permission::Allow, Permission::Deny] {
+        let pool = PoolConfig { permission, ..pool("agents", 1) };
+        let mut bus = TestBus::new(Config::with_pools([pool]));
+        let (ann, worker) = (bus.acp_client(), bus.worker(0));
+        bus.initializes_with(worker, INIT);
+        bus.sees(ann);
+        bus.opens(ann, worker, "one");
+        let options = json!([{"optionId": "a", "name": "n", "kind": "allow_once"},
+            {"optionId": "r", "name": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "one", "options": options, "toolCall": "x".repeat(NESTED_BYTES)});
+        let asked = json!({"id": 7, "method": "session/request_permission", "params": params}).to_string();
+        bus.sends_in_pieces(worker, format!("{asked}\n").as_bytes(), 60_000);
+        let (_, request) = bus.sees_request(ann, "session/request_permission");
+        assert_eq!(request["params"]["toolCall"], params["toolCall"]);
+        bus.sees_nothing(worker);
+    }
+}
+
+#[test]
+fn an_answer_that_is_too_long_to_be_read_again_is_the_one_that_counts() {
+    let (mut bus, ann, ben, worker, _) = in_one_session(Limits::default());
+    let params = json!({"sessionId": "one", "options": [], "toolCall": {"title": "x".repeat(NESTED_BYTES)}});
+    let asked = json!({"id": 7, "method": "session/request_permission", "params": params}).to_string();
+    bus.sends_in_pieces(worker, format!("{asked}\n").as_bytes(), 100_000);
+    let (of_ann, _) = bus.sees_request(ann, "session/request_permission");
+    let (of_ben, _) = bus.sees_request(ben, "session/request_permission");
+    let answer = |id: &str, length: usize| {
+        let result = json!({"outcome": {"outcome": "cancelled"}, "_meta": "x".repeat(length)});
+        format!("{{\"id\":{id},\"result\":{result}}}\n")
+    };
+    // The turn is not Ben's, so that a short answer like this one would leave it to Ann.
+    bus.sends_in_pieces(ben, answer(&of_ben, NESTED_BYTES).as_bytes(), 100_000);
+    assert_eq!(bus.sees_json(worker)["result"]["_meta"].as_str().map(str::len), Some(NESTED_BYTES));
+    let told = bus.all_unseen(ann);
+    assert!(told.iter().any(|line| line["method"] == "$/cancel_request"), "{told:?}");
+    bus.sends(ann, &answer(&of_ann, 1));
+    bus.sees_nothing(worker);
+    bus.bus.check_invariants();
+}
+
+#[test]
+fn a_long_line_is_checked_as_a_short_one() {
+    let (mut bus, ann, _, worker, session) = in_one_session(Limits::default());
+    let text = "x\\u00e9é".repeat(LONG_LINE_BYTES / 4);
+    for piece in [999, 65_536, 1 << 20] {
+        let params = format!(r#"{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}"#);
+        let line = |end: &str| format!("{{\"id\":5,\"method\":\"any/thing\",\"params\":{params}{end}\r\n");
+        bus.sends_in_pieces(ann, line("}").as_bytes(), piece);
+        let (id, request) = bus.sees_request(worker, "any/thing");
+        assert_eq!(request["params"]["prompt"][0]["text"], text.replace("\\u00e9", "é"));
+        bus.sends(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        assert_eq!(bus.sees_json(ann)["result"], 1);
+        // A line that is broken in the end is refused, and so is one that is not UTF-8.
+        bus.sends_in_pieces(ann, line("]").as_bytes(), piece);
+        assert_eq!(bus.sees_json(ann)["error"]["code"], -32700);
+        let mut broken = line("}").into_bytes();
+        let middle = broken.len() / 2;
+        broken[middle..middle + 4].fill(0xc3);
+        bus.sends_in_pieces(ann, &broken, piece);
+        assert_eq!(bus.sees_json(ann)["error"]["code"], -32700);
+        // White space is no line, however much of it there is, and may stand before one.
+        let blank = " ".repeat(LONG_LINE_BYTES * 2);
+        bus.sends_in_pieces(ann, format!("{blank}\n{blank}{}", line("}")).as_bytes(), piece);
+        bus.answers(worker, "any/thing", "2");
+        assert_eq!(bus.sees_json(ann)["result"], 2);
+    }
+    bus.bus.check_invariants();
+}
+
+#[test]
 fn a_worker_that_tells_its_room_is_counted_without_a_look_at_all_sessions() {
     let (mut bus, worker) = TestBus::sharing(Limits::default());
     let ann = bus.ready_client();
@@ -305,4 +376,98 @@ fn a_worker_that_tells_its_room_is_counted_without_a_look_at_all_sessions() {
     bus.answers(worker, "session/load", "{}");
     bus.sends(worker, r#"{"method":"_bus/worker","params":{"room":3}}"#);
     assert_eq!(room(&bus.bus), Some(Some(9)));
+}
+
+/// A bus with these limits on which the first client has a session and the second one is in it, and their worker.
+fn in_one_session(limits: Limits) -> (TestBus, Link, Link, Link, String) {
+    let (mut bus, worker) = TestBus::sharing(limits);
+    let (ann, ben) = (bus.ready_client(), bus.ready_client());
+    let session = bus.opens(ann, worker, "one");
+    bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
+    bus.all_unseen(ben);
+    (bus, ann, ben, worker, session)
+}
+
+#[test]
+fn a_long_stop_reason_is_for_the_client_that_has_asked_alone() {
+    let (mut bus, ann, ben, worker, session) = in_one_session(Limits::default());
+    for (length, is_told) in [(100, true), (100_000, false)] {
+        let reason = "x".repeat(length);
+        bus.asks(ann, 2, "session/prompt", &session);
+        bus.answers(worker, "session/prompt", &json!({"stopReason": reason}).to_string());
+        assert_eq!(bus.sees_json(ann)["result"]["stopReason"], reason);
+        let told = bus.all_unseen(ben);
+        let last = &told.last().expect("the end of the turn")["params"];
+        assert_eq!((&last["turn"], last.get("stopReason").is_some()), (&json!("idle"), is_told), "{last}");
+    }
+}
+
+#[test]
+fn an_event_for_which_a_guest_has_no_room_is_not_told() {
+    let (mut bus, ann, ben, worker, session) =
+        in_one_session(Limits { max_output_queue: 4096, ..Limits::default() });
+    bus.stops_reading(ben);
+    bus.asks(ann, 2, "session/prompt", &session);
+    bus.sends(worker, &update("one", &"x".repeat(1000)));
+    let waiting = bus.bus.to_send(ben).len();
+    assert!((1000..2048).contains(&waiting), "{waiting}");
+    let (wire, _) = bus.sees_request(worker, "session/prompt");
+    let message = "x".repeat(1500);
+    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":1,"message":"{message}"}}}}"#));
+    assert_eq!(bus.bus.to_send(ben).len(), waiting);
+}
+
+/// Two clients of one process, and the process.
+fn two_at_one_process(limits: Limits) -> (TestBus, [Link; 2], Link) {
+    let mut bus = TestBus::new(limited(limits));
+    let (clients, worker) = ([bus.client(), bus.client()], bus.worker(0));
+    for client in clients {
+        bus.sends(client, r#"{"id":1,"method":"x"}"#);
+        bus.answers(worker, "x", "{}");
+        bus.sees(client);
+    }
+    (bus, clients, worker)
+}
+
+#[test]
+fn a_long_notification_about_a_process_is_told_to_a_client_that_is_alone() {
+    let (mut bus, [ann, ben], worker) = two_at_one_process(Limits::default());
+    let tells = |length: usize| json!({"method": "quota/update", "params": "x".repeat(length)}).to_string();
+    bus.sends(worker, &tells(STICKY_NOTIFICATION_BYTES - 100));
+    assert_eq!((bus.all_unseen(ann).len(), bus.all_unseen(ben).len()), (1, 1));
+    assert_eq!(bus.bus.counters.dropped_notifications, 0);
+    bus.sends(worker, &tells(STICKY_NOTIFICATION_BYTES));
+    assert_eq!((bus.all_unseen(ann).len(), bus.all_unseen(ben).len()), (0, 0));
+    assert_eq!(bus.bus.counters.dropped_notifications, 1);
+    bus.handles(Event::Broken(ben));
+    bus.sends(worker, &tells(STICKY_NOTIFICATION_BYTES));
+    assert_eq!(bus.all_unseen(ann).len(), 1);
+}
+
+#[test]
+fn a_client_that_does_not_keep_up_misses_what_is_about_its_whole_process() {
+    let (mut bus, [ann, ben], worker) =
+        two_at_one_process(Limits { max_output_queue: 4096, ..Limits::default() });
+    bus.stops_reading(ben);
+    let line = json!({"method": "session/list_changed", "params": "x".repeat(500)}).to_string();
+    for _ in 0..100 {
+        bus.sends(worker, &line);
+        assert_eq!(bus.sees(ann), line);
+        assert!(bus.bus.wants_read(worker));
+    }
+    assert_eq!(bus.bus.to_send(ben).len(), 3 * (line.len() + 1));
+    assert_eq!(bus.bus.counters.dropped_notifications, 97);
+}
+
+#[test]
+fn a_long_request_for_every_process_is_refused() {
+    let mut bus = TestBus::with_workers(2);
+    let client = bus.client();
+    let params = "x".repeat(STICKY_NOTIFICATION_BYTES);
+    bus.sends(client, &json!({"id": 1, "method": "authenticate", "params": params}).to_string());
+    let error = bus.sees_error(client, json!(1), "too_large");
+    assert_eq!(error["data"]["limit"], STICKY_NOTIFICATION_BYTES);
+    for at in 0..2 {
+        bus.sees_nothing(bus.worker(at));
+    }
 }

@@ -109,6 +109,15 @@ fn what_is_about_a_whole_process_reaches_all_its_clients_and_those_who_come_late
     let kept: Vec<&Value> = heard.iter().filter(|line| line.get("method").is_some()).collect();
     assert!(kept.contains(&&told[0]) && kept.contains(&&told[1]), "{heard:?}");
     assert!(!kept.contains(&&told[2]), "{heard:?}");
+    assert!(kept.iter().all(|line| line["method"] != "_private"), "{heard:?}");
+    // What its only client heard is about the process or about it, and says so to whoever comes.
+    for client in [clients[1], late] {
+        bus.handles(Event::Broken(client));
+    }
+    bus.sends(worker, r#"{"method":"_vendor/told","params":{}}"#);
+    assert_eq!(bus.sees_json(clients[0])["method"], "_vendor/told");
+    let late = bus.acp_client();
+    assert!(bus.all_unseen(late).iter().any(|line| line["method"] == "_vendor/told"));
 }
 
 #[test]

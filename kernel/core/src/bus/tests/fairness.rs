@@ -77,13 +77,15 @@ fn what_a_client_left_behind_counts_for_nobody_and_is_forgotten_at_last() {
 #[test]
 fn a_session_that_opens_for_a_client_that_has_left_is_closed_whatever_else_was_left() {
     let mut bus = TestBus::with_calls(16);
-    let (client, worker) = (bus.client(), bus.worker(0));
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes(worker);
+    bus.sees(client);
     bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
     let (id, _) = bus.sees_request(worker, "session/new");
     bus.takes_all_calls(client, worker);
     bus.handles(Event::Broken(client));
     bus.sends(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"s1"}}}}"#));
-    bus.sees_request(worker, "session/cancel");
+    bus.sees_request(worker, "session/close");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Keeping: what the client that writes down what is said hears, and that nobody notices it.
 
+mod again;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -157,6 +159,33 @@ fn the_keeper_hears_a_turn_as_its_owner_does_and_is_no_guest() {
     assert_eq!(bus.sees_json(ann)["result"]["clients"], json!(1));
     bus.sends(ann, &format!(r#"{{"id":10,"method":"_bus/close","params":{{"session":"{session}"}}}}"#));
     assert_eq!(bus.told(keeper)["ended"], json!(true));
+}
+
+#[test]
+fn what_a_client_says_meanwhile_and_what_it_sets_is_told() {
+    let (mut bus, ann, keeper, worker, session) = kept(shared(), Limits::default());
+    bus.asks(ann, 7, "session/prompt", &session);
+    assert!(bus.told(keeper)["opened"].is_object());
+    bus.told(keeper);
+    bus.sees(worker);
+    for method in ["_session/steering", "session/inject", "session/set_mode", "session/set_config_option"] {
+        bus.asks(ann, 8, method, &session);
+        let call = bus.sees_request(worker, method).0;
+        let told = bus.told(keeper);
+        assert_eq!((&told["by"], &told["message"]["method"]), (&json!("ann"), &json!(method)));
+        assert_eq!(told["message"]["id"].to_string(), call);
+        assert_eq!(told["message"]["params"]["sessionId"], json!(session));
+        // It is in no log, so it is not counted among the lines.
+        assert_eq!((&told["before"], &told["n"]), (&json!(1), &json!(1)));
+        bus.sends(worker, &format!(r#"{{"id":{call},"result":{{}}}}"#));
+        bus.sees(ann);
+        // Whether a setting was made is worth a line.
+        if method.starts_with("session/set") {
+            assert_eq!(bus.said(keeper), ("agent".to_owned(), json!({})));
+        }
+    }
+    bus.asks(ann, 9, "_example.com/other", &session);
+    bus.sees_nothing(keeper);
 }
 
 #[test]

@@ -201,6 +201,36 @@ fn who_waits_for_a_node_that_does_not_answer_is_served_by_another() {
 }
 
 #[test]
+fn the_message_says_why_a_node_cannot_be_reached() {
+    let ends_with = |bus: &mut TestBus, nth: usize, words: &[u8], code: i32| {
+        let worker = bus.processes[nth].worker;
+        bus.shell.bus.stderr_received(worker, words);
+        bus.exits(nth, code);
+    };
+    let refused = b"ssh: connect to host n18\n\x1b[2JConnection refused\x07\n";
+    let mut bus = edge(&["n17", "n18"]);
+    let (client, session) = bus.session_at("n18");
+    bus.asks(client, 1, "session/prompt", &session);
+    let nth = bus.nth_at("n18");
+    ends_with(&mut bus, nth, refused, 69);
+    let error = bus.sees_error(client, json!(1), "node_lost");
+    assert!(error["message"].as_str().unwrap().ends_with(" ([2JConnection refused)"), "{error}");
+    bus.advances(Duration::from_millis(1));
+    bus.asks(client, 2, "session/prompt", &session);
+    let error = bus.sees_error(client, json!(2), "node_lost");
+    assert!(error["message"].as_str().unwrap().ends_with(" ([2JConnection refused)"), "{error}");
+
+    let finds = PoolConfig { finds_nodes: true, ..pool("claude", 1) };
+    let mut bus = TestBus::new(Config::with_pools([finds]));
+    let client = bus.client();
+    bus.sends(client, r#"{"id":1,"method":"initialize"}"#);
+    ends_with(&mut bus, 0, b"stdio-bus: no node offers the pool\n", 75);
+    let error = bus.sees_error(client, json!(1), "pool_down");
+    let said = "no worker of the pool claude can be started: exited with code 75 (no node offers the pool)";
+    assert_eq!((&error["message"], &error["data"]["cause"]), (&json!(said), &json!("exited with code 75")));
+}
+
+#[test]
 fn an_initialize_ends_with_an_error_if_no_node_answers() {
     let mut bus = edge(&["n17", "n18"]);
     let client = bus.acp_client();

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{Config, Event, Limits, PoolConfig, TestBus, pool};
 use crate::config::{Permission, Program};
+use crate::id::Link;
 
 const PERMISSION_REQUEST: &str = r#"{"id":3,"method":"session/request_permission","params":{"sessionId":"s1","options":[
     {"optionId":"ra","kind":"reject_always"},{"optionId":"aa","kind":"allow_always"},
@@ -130,6 +131,69 @@ fn a_default_pool_has_a_process_for_each_of_eight_kinds_of_clients() {
     let ninth = bus.client();
     bus.sends(ninth, &initialize_with("c8"));
     bus.sees_error(ninth, json!(0), "busy");
+    for (nth, client) in clients.into_iter().enumerate() {
+        let worker = bus.worker(nth);
+        bus.opens(client, worker, "again");
+    }
+}
+
+/// The client is initialized with this many capabilities in turn, and opens a session with each.
+fn takes_kinds(bus: &mut TestBus, client: Link, count: usize) {
+    for nth in 0..count {
+        bus.sends(client, &initialize_with(&format!("c{nth}")));
+        let worker = bus.worker(nth);
+        bus.initializes(worker);
+        bus.sees(client);
+        bus.opens(client, worker, "s");
+    }
+}
+
+#[test]
+fn a_client_that_takes_process_after_process_leaves_some_for_others() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let (greedy, modest) = (bus.client(), bus.client());
+    takes_kinds(&mut bus, greedy, 6);
+    bus.sends(greedy, &initialize_with("c6"));
+    let error = bus.sees_error(greedy, json!(0), "busy");
+    assert_eq!(error["data"]["raise"], "max_instances", "{error}");
+    assert_eq!(bus.processes.len(), 6);
+    // It is what it was, and goes on.
+    let latest = bus.worker(5);
+    bus.opens(greedy, latest, "one more");
+    bus.sends(modest, &initialize_with("modest"));
+    let worker = bus.worker(6);
+    bus.initializes(worker);
+    bus.sees(modest);
+    bus.opens(modest, worker, "s");
+}
+
+#[test]
+fn a_client_that_is_alone_may_have_all_processes() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let alone = bus.client();
+    takes_kinds(&mut bus, alone, 8);
+    bus.sends(alone, &initialize_with("c8"));
+    bus.sees_error(alone, json!(0), "busy");
+}
+
+#[test]
+fn a_process_that_can_be_freed_is_left_to_others_as_well() {
+    let two = PoolConfig { max_instances: 2, ..pool("agents", 1) };
+    let mut bus = TestBus::new(Config::with_pools([two]));
+    let (greedy, modest) = (bus.client(), bus.client());
+    bus.sends(modest, &initialize_with("modest"));
+    let (first, id) = (bus.worker(0), json!(0));
+    bus.initializes(first);
+    bus.sees(modest);
+    bus.sends(greedy, &initialize_with("c0"));
+    let second = bus.worker(1);
+    bus.initializes(second);
+    bus.sees(greedy);
+    bus.opens(greedy, second, "s");
+    bus.sends(greedy, &initialize_with("c1"));
+    bus.sees_error(greedy, id, "busy");
+    assert!(bus.processes[0].stdin_open, "it has no work, and is for whoever comes");
+    bus.opens(modest, first, "s");
 }
 
 #[test]
@@ -163,7 +227,6 @@ fn what_was_started_for_a_guest_goes_five_minutes_after_its_last_session() {
     bus.handles(Event::Broken(ben));
     // His session is kept for five minutes, and after that the process for another five.
     bus.advances(Duration::from_secs(300));
-    assert_eq!(bus.sees_json(two)["method"], "session/cancel");
     bus.answers(two, "session/close", "{}");
     bus.advances(Duration::from_secs(299));
     assert!(bus.processes[1].stdin_open);

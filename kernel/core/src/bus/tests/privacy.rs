@@ -25,7 +25,6 @@ fn what_is_said_about_no_session_in_the_turn_of_an_absent_client_reaches_nobody(
     bus.sends(worker, r#"{"id":2,"method":"_vendor/ask"}"#);
     bus.sees_error(worker, json!(2), "no_method");
     bus.advances(Duration::from_secs(301));
-    bus.sees(worker);
     bus.answers(worker, "session/close", "{}");
     bus.sends(worker, r#"{"id":3,"method":"_vendor/ask"}"#);
     bus.sees_request(ben, "_vendor/ask");
@@ -176,10 +175,11 @@ fn what_an_agent_says_to_an_mcp_server_goes_to_the_client_that_has_named_it() {
             names.iter().map(|name| json!({"type": "acp", "name": "n", "serverId": name})).collect();
         json!({"id": 1, "method": "session/new", "params": {"cwd": "/", "mcpServers": servers}}).to_string()
     };
+    let mut named = Vec::new();
     for (client, names, agent) in [(ann, ["of-ann", "both"], "a"), (ben, ["of-ben", "both"], "b")] {
         bus.sees(client);
         bus.sends(client, &servers(&names));
-        bus.answers(worker, "session/new", &json!({"sessionId": agent}).to_string());
+        named.push(bus.answers(worker, "session/new", &json!({"sessionId": agent}).to_string()));
         bus.sees(client);
     }
     let message = |server: &str, id: &str| {
@@ -193,9 +193,24 @@ fn what_an_agent_says_to_an_mcp_server_goes_to_the_client_that_has_named_it() {
     assert_eq!(bus.sees_json(worker)["id"], 5);
     bus.sends(worker, &message("of-ben", ""));
     assert_eq!(bus.sees_json(ben)["params"]["serverId"], "of-ben");
-    // Which of two is meant cannot be told, so neither hears it.
+    // Where two have given one name, the agent knows the second by another.
     bus.sends(worker, &message("both", r#""id":6,"#));
-    assert_eq!(bus.sees_json(worker)["error"]["code"], -32600);
+    assert_eq!(bus.sees_request(ann, "mcp/message").1["params"]["serverId"], "both");
+    let other = named[1]["params"]["mcpServers"][1]["serverId"].as_str().expect("a name").to_owned();
+    assert_eq!(named[1]["params"]["mcpServers"][0]["serverId"], "of-ben");
+    assert_ne!(other, "both");
+    bus.sends(worker, &message(&other, r#""id":7,"#));
+    let (id, request) = bus.sees_request(ben, "mcp/message");
+    assert_eq!(
+        (&request["params"]["serverId"], &request["params"]["requestId"]),
+        (&json!("both"), &json!("r1"))
+    );
+    bus.sends(ben, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 7);
+    bus.sends(ben, &message("both", ""));
+    assert_eq!(bus.sees_json(worker)["params"]["serverId"], *other);
+    bus.sends(ann, &message("both", ""));
+    assert_eq!(bus.sees_json(worker)["params"]["serverId"], "both");
     // What a client says of its server goes to the process that knows the server.
     bus.sends(ben, &message("of-ben", ""));
     assert_eq!(bus.sees_json(worker)["params"]["serverId"], "of-ben");
@@ -209,6 +224,78 @@ fn what_an_agent_says_to_an_mcp_server_goes_to_the_client_that_has_named_it() {
     while bus.unseen.get(&worker).is_some_and(|lines| !lines.is_empty()) {
         bus.sees(worker);
     }
-    bus.sends(worker, &message("both", ""));
+    bus.sends(worker, &message(&other, ""));
     assert_eq!(bus.sees_json(ben)["params"]["serverId"], "both");
+    // The name of who has left is nobody's, and the one who is left has a server that it calls so.
+    bus.sends(worker, &message("both", r#""id":8,"#));
+    assert_eq!(bus.sees_json(worker)["error"]["code"], -32600);
+    bus.sees_nothing(ben);
+}
+
+/// A request to open a session with an MCP server of this name.
+fn offers(server: &str) -> String {
+    let server = json!({"type": "acp", "name": "n", "serverId": server});
+    json!({"id": 1, "method": "session/new", "params": {"cwd": "/", "mcpServers": [server]}}).to_string()
+}
+
+fn server_in(line: &Value) -> &str {
+    line["params"]["mcpServers"][0]["serverId"].as_str().expect("a name")
+}
+
+#[test]
+fn a_session_that_goes_to_another_process_does_not_take_the_name_of_a_server_there() {
+    const CAN: &str = r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}"#;
+    let mut bus = TestBus::with_workers(2);
+    let clients = [bus.acp_client(), bus.acp_client()];
+    let workers = [bus.worker(0), bus.worker(1)];
+    bus.initializes_with(workers[0], CAN);
+    let mut sessions = Vec::new();
+    for (at, client) in clients.into_iter().enumerate() {
+        bus.sees(client);
+        bus.sends(client, &offers("tools"));
+        if at == 1 {
+            bus.initializes_with(workers[1], CAN);
+        }
+        let (id, request) = bus.sees_request(workers[at], "session/new");
+        assert_eq!(server_in(&request), "tools", "each is the first in its process");
+        bus.sends(workers[at], &format!(r#"{{"id":{id},"result":{{"sessionId":"s{at}"}}}}"#));
+        sessions.push(bus.sees_json(client)["result"]["sessionId"].as_str().expect("an id").to_owned());
+    }
+    bus.crashes(1);
+    bus.asks(clients[1], 2, "session/prompt", &sessions[1]);
+    let resume = bus.answers(workers[0], "session/resume", "{}");
+    let other = server_in(&resume).to_owned();
+    assert_ne!(other, "tools");
+    let params = json!({"serverId": other, "requestId": "r"});
+    bus.sends(workers[0], &json!({"method": "mcp/message", "params": params}).to_string());
+    assert_eq!(bus.sees_json(clients[1])["params"]["serverId"], "tools");
+    bus.sees_nothing(clients[0]);
+}
+
+#[test]
+fn a_request_that_its_process_has_not_seen_names_its_server_anew_in_the_next() {
+    let mut bus = TestBus::with_workers(2);
+    let (ann, ben) = (bus.client(), bus.client());
+    let mut asked = Vec::new();
+    // Ann has a server of that name in one process. Ben's waits for the other, which does not read and dies.
+    for (at, client) in [ann, ben].into_iter().enumerate() {
+        let worker = bus.worker(at);
+        if at == 1 {
+            bus.stops_reading(worker);
+        }
+        bus.sends(client, &offers("tools"));
+        if at == 0 {
+            asked.push(bus.answers(worker, "session/new", r#"{"sessionId":"s0"}"#));
+            bus.sees(client);
+        }
+    }
+    bus.crashes(1);
+    let moved = bus.answers(bus.worker(0), "session/new", r#"{"sessionId":"s1"}"#);
+    assert_eq!(server_in(&asked[0]), "tools");
+    assert!(server_in(&moved).starts_with("tools~"), "{moved}");
+    bus.sees(ben);
+    let params = json!({"serverId": server_in(&moved), "requestId": "r"});
+    let worker = bus.worker(0);
+    bus.sends(worker, &json!({"method": "mcp/message", "params": params}).to_string());
+    assert_eq!(bus.sees_json(ben)["params"]["serverId"], "tools");
 }

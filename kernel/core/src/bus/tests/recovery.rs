@@ -245,8 +245,8 @@ fn a_session_that_nobody_wants_is_not_opened_again() {
             assert!(bus.bus.is_empty());
             continue;
         }
+        // The prompt has not reached it, so there is nothing to cancel.
         bus.answers(next, "session/resume", "{}");
-        assert_eq!(bus.sees_json(next)["method"], "session/cancel");
         bus.answers(next, "session/close", "{}");
         assert!(bus.bus.is_empty());
     }

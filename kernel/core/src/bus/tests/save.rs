@@ -10,7 +10,7 @@ use crate::upgrade::{self, LeftLogs, Wish};
 use crate::{Action, Bus};
 
 impl TestBus {
-    fn is_saved_and_restored(&mut self) {
+    pub(super) fn is_saved_and_restored(&mut self) {
         let saved = self.bus.save().expect("the state can be written");
         self.shell.bus = Bus::restore(&saved, &LeftLogs::default()).expect("what was saved can be read");
         self.bus.check_invariants();
@@ -46,7 +46,7 @@ fn half_lines_calls_sessions_and_questions_go_on() {
 
 /// A bus of the first version, saved in the middle of everything. A program that cannot read it cannot take the place
 /// of that version; `GOLDEN=write` makes it anew.
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bus/tests/saved-1.bin");
+pub(super) const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bus/tests/saved-1.bin");
 
 #[test]
 fn what_the_first_version_has_saved_goes_on() {
@@ -155,7 +155,10 @@ fn what_is_no_state_is_refused_with_a_reason() {
     assert!(said.starts_with("the state has "), "{said}");
     let mut newer = saved.clone();
     newer[16] = 9;
-    assert_eq!(fault(&newer), "the state is of version 9, and this bus reads version 1");
+    let said = fault(&newer);
+    assert!(said.starts_with("the state is of version 9, and this program reads version 1: "), "{said}");
+    assert!(said.contains("`stdio-bus drain`"), "{said}");
+    assert!(upgrade::unread_version(9, &(2..=4)).contains("reads versions 2 to 4: "));
     for at in (28..saved.len()).step_by(7) {
         let mut broken = saved.clone();
         broken[at] ^= 0xff;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
 use crate::config::{Limits, PoolConfig};
-use crate::limit::SESSIONS_PAGE;
+use crate::limit::{SESSIONS_PAGE, STATUS_WORKERS_BYTES};
 use crate::{Companion, CompanionStatus};
 
 impl TestBus {
@@ -167,6 +167,33 @@ fn a_pool_is_shown_with_the_lives_of_its_workers() {
     bus.crashes(old);
     let status = bus.status(client);
     assert_eq!(status["pools"][0]["workers"][1]["last_exit"], "signal 9");
+}
+
+#[test]
+fn a_status_shows_workers_up_to_a_length_and_one_pool_if_it_is_asked_for() {
+    let pools = vec![pool("a", 1000), pool("b", 2)];
+    let mut bus = TestBus::new(Config { default_pool: Some("a".into()), ..Config::with_pools(pools) });
+    let client = bus.client();
+    let status = bus.status(client);
+    let [a, b] = [0, 1].map(|at| &status["pools"][at]);
+    let count = |pool: &Value| pool["workers"].as_array().expect("a list").len() as u64;
+    assert!((300..900).contains(&count(a)), "{}", count(a));
+    assert_eq!((count(a) + a["more"].as_u64().expect("a count"), &a["up"]), (1000, &json!(1000)));
+    assert_eq!((count(b), &b["more"], &b["up"]), (0, &json!(2), &json!(2)));
+    assert!(status.to_string().len() < STATUS_WORKERS_BYTES + 8192);
+    // One that waits for what processes use, and one that does not.
+    bus.advances(Duration::from_secs(2));
+    for _ in 0..2 {
+        bus.sends(client, r#"{"id":1,"method":"_bus/status","params":{"pool":"b"}}"#);
+        let answer = bus.sees_json(client);
+        let pools = answer["result"]["pools"].as_array().expect("a list");
+        assert_eq!((pools.len(), count(&pools[0]), pools[0].get("more")), (1, 2, None));
+        assert_eq!(pools[0]["workers"][0]["rss_bytes"], 1 << 20);
+    }
+    bus.sends(client, r#"{"id":2,"method":"_bus/status","params":{"pool":"c"}}"#);
+    bus.sees_error(client, json!(2), "unknown_pool");
+    bus.sends(client, r#"{"id":3,"method":"_bus/status","params":null}"#);
+    assert_eq!(bus.sees_json(client)["result"]["pools"][1]["id"], "b");
 }
 
 #[test]

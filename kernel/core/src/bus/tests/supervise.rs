@@ -418,3 +418,47 @@ fn a_bus_runs_for_centuries() {
     bus.crashes(1);
     assert!(bus.exited);
 }
+
+#[test]
+fn a_process_that_gets_no_processor_is_not_killed_for_being_slow() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, worker) = (bus.acp_client(), bus.worker(0));
+    // Of its 30 seconds it had 12.
+    bus.shell.wait = Duration::from_secs(18);
+    bus.advances(Duration::from_secs(30));
+    assert!(!bus.processes[0].signalled && bus.processes[0].stdin_open);
+    bus.is_saved_and_restored();
+    bus.advances(Duration::from_secs(17));
+    bus.initializes(worker);
+    assert_eq!(bus.sees_json(ann)["result"]["protocolVersion"], 1);
+    bus.advances(Duration::from_secs(60));
+    assert!(bus.processes[0].stdin_open);
+}
+
+#[test]
+fn a_process_that_had_its_time_is_stopped_however_busy_the_machine_is() {
+    let mut bus = TestBus::with_workers(1);
+    let ann = bus.acp_client();
+    bus.shell.wait = Duration::from_secs(18);
+    bus.advances(Duration::from_secs(47));
+    assert_eq!(bus.processes.len(), 1);
+    bus.advances(Duration::from_secs(1));
+    let error = bus.sees_error(ann, json!(0), "no_start");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("did not answer initialize within 30 s"), "{message}");
+}
+
+#[test]
+fn a_process_that_never_gets_a_processor_is_given_up_after_ten_minutes() {
+    let mut bus = TestBus::with_workers(1);
+    let ann = bus.acp_client();
+    for _ in 0..599 {
+        bus.advances(Duration::from_secs(1));
+        bus.shell.wait = bus.now;
+    }
+    assert!(bus.processes[0].stdin_open);
+    bus.advances(Duration::from_secs(1));
+    let error = bus.sees_error(ann, json!(0), "no_start");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("within 600 s, of which it waited 599 s for a processor"), "{message}");
+}

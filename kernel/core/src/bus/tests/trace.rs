@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Event, Link, TestBus, limited, pool};
 use crate::config::Limits;
-use crate::limit::{TRACE_PAYLOAD_BYTES, TRACE_SPAN_BYTES, TRACERS};
+use crate::limit::{NAME_BYTES, TRACE_PAYLOAD_BYTES, TRACE_SPAN_BYTES, TRACERS};
 
 impl TestBus {
     fn tracer(&mut self, params: &str) -> Link {
@@ -164,6 +164,26 @@ fn a_trace_has_what_spans_need_and_nothing_of_what_is_said() {
         &["stop=refusal"],
     ];
     assert_eq!(traced, expected);
+}
+
+#[test]
+fn a_trace_repeats_no_long_code_and_no_long_method() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let tracer = bus.tracer("{}");
+    for (code, traced) in [(json!(-32000), json!(-32000)), (json!(vec![1; 10_000]), Value::Null)] {
+        bus.sends(client, r#"{"id":1,"method":"work"}"#);
+        bus.event(tracer);
+        let (wire, _) = bus.sees_request(worker, "work");
+        bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":{code},"message":"no"}}}}"#));
+        assert_eq!(bus.sees_json(client)["error"]["code"], code, "it is passed on as it is");
+        assert_eq!(bus.event(tracer)["code"], traced);
+    }
+    for (length, is_traced) in [(NAME_BYTES, true), (NAME_BYTES + 1, false)] {
+        bus.sends(client, &json!({ "method": "m".repeat(length) }).to_string());
+        bus.sees(worker);
+        assert_eq!(bus.event(tracer).get("method").is_some(), is_traced);
+    }
 }
 
 #[test]

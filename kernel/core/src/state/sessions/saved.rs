@@ -2,11 +2,12 @@
 
 use super::Session;
 use crate::id::PoolId;
+use crate::limit::NESTED_BYTES;
 use crate::state::backlog::HeldBytes;
 use crate::state::handshake::ReopenBy;
 use crate::state::opening::{Opening, Reopen, Setting, SettingKind, may_change};
 use crate::wire::message::Message;
-use crate::wire::nested::{member, text, whole, with_member};
+use crate::wire::nested::{member, text, whole, with_member, within};
 
 impl Session {
     /// Keeps the result that opened it and, if its agent can open it in another process, what that takes.
@@ -66,7 +67,7 @@ impl Session {
     #[cold]
     fn follow_update(&mut self, message: Message<'_>) {
         let line = message.line;
-        let update = member(line, message.envelope.params, b"update");
+        let update = member(line, within(message.envelope.params, NESTED_BYTES), b"update");
         let Some(kind) = text(line, update, b"sessionUpdate") else { return };
         match kind.of(line) {
             br#""current_mode_update""# => {

@@ -10,6 +10,7 @@ use crate::wire::nested::beginning;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Shown {
     folder: Option<Box<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<Box<str>>,
 }
 

@@ -149,6 +149,9 @@ impl World {
     /// A client is told that a question needs no answer. If the agent has withdrawn it, it may say that it has heard.
     fn need_not_answer(&mut self, at: usize, line: &Value) {
         let Some(id) = line["params"]["requestId"].as_u64() else { return };
+        if let Some(session) = self.clients[at].asked_in.remove(&id) {
+            *self.clients[at].taken_back.entry(session).or_default() += 1;
+        }
         let Some(question) = self.clients[at].questions.remove(&id) else {
             self.clients[at].late.insert(id);
             return;
@@ -171,6 +174,9 @@ impl World {
         }
         if said.is_some() {
             self.prompt_is_whole(at, session);
+        }
+        if update["sessionUpdate"] == "agent_thought_chunk" {
+            self.hears_choice(at, session, line);
         }
         let (client, it) = (&mut self.clients[at], &self.sessions[session]);
         let is_joining = client
@@ -215,6 +221,18 @@ impl World {
             };
             self.hears_prompt(at, session, is_joining, next, bytes);
         }
+    }
+
+    /// The bus tells in a session who chose what: to who was asked too, behind the line that takes it back, and to
+    /// nobody who hears that by an event.
+    fn hears_choice(&mut self, at: usize, session: usize, line: &Value) {
+        let client = &mut self.clients[at];
+        let text = line["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
+        let before = client.taken_back.get_mut(&session).filter(|count| **count > 0);
+        if client.hears_events || before.is_none() || !text.trim_end().ends_with(" chose yes") {
+            broken!("(24) told of a choice", "{:?} was asked nothing that is decided: {line}", client.link);
+        }
+        before.into_iter().for_each(|count| *count -= 1);
     }
 
     /// Everybody who is in a session and reads has heard the last that was said.
@@ -263,6 +281,7 @@ impl World {
         if withdrawn.is_some_and(|ends| client.heard >= ends.get(&client.link).copied().unwrap_or(0)) {
             broken!("(22) withdrawn", "{:?} is asked what the agent has withdrawn: {line}", client.link);
         }
+        client.asked_in.insert(id, session);
         // One that did not read may hear of a question that is answered; it is told that next.
         client.questions.insert(id, question as usize);
     }
@@ -284,6 +303,7 @@ impl World {
                     (id.to_owned(), client.is_other);
             }
             Asked::Join { session, part, full } => {
+                client.hears_events |= line["result"]["label"].is_string();
                 self.has_joined(at, session, part, full, reason);
                 if is_good && self.is_long {
                     self.was_told(at, session, part, full && line["result"]["truncated"] == false);

@@ -1,6 +1,7 @@
 //! Stories of questions that wait while nobody is there who could be asked.
 
 use super::*;
+use crate::limit::CLIENT_NAME_BYTES;
 
 const CANCEL: &str = r#"{"method":"$/cancel_request","params":{"requestId":7}}"#;
 
@@ -125,4 +126,92 @@ fn others_are_told_what_was_chosen() {
     let heard = bus.all_unseen(ben);
     let decided = heard.iter().find(|line| line["params"]["event"] == "decided").expect("Ben is told");
     assert_eq!((&decided["params"]["by"], &decided["params"]["optionId"]), (&json!("ann"), &json!("yes")));
+}
+
+/// The agent asks for a permission with these options, and its owner chooses the first one.
+fn decides(bus: &mut TestBus, owner: Link, worker: Link, options: &Value) {
+    let params = json!({"sessionId": "s1", "options": options});
+    bus.sends(
+        worker,
+        &json!({"id": 7, "method": "session/request_permission", "params": params}).to_string(),
+    );
+    let heard = bus.all_unseen(owner);
+    let asked =
+        heard.iter().find(|line| line["method"] == "session/request_permission").expect("it is asked");
+    let chosen = json!({"outcome": {"outcome": "selected", "optionId": options[0]["optionId"]}});
+    bus.sends(owner, &json!({"id": asked["id"], "result": chosen}).to_string());
+    assert_eq!(bus.sees_json(worker)["id"], 7);
+}
+
+/// What a client hears in the session, and whether what it was asked was taken back before.
+fn hears_choice(bus: &mut TestBus, client: Link) -> (bool, Vec<Value>) {
+    let heard = bus.all_unseen(client);
+    let at = |method: &str| heard.iter().position(|line| line["method"] == method);
+    let is_behind = at("session/update") > at("$/cancel_request") && at("$/cancel_request").is_some();
+    let updates = heard.iter().filter(|line| line["method"] == "session/update");
+    (is_behind, updates.map(|line| line["params"]["update"].clone()).collect())
+}
+
+#[test]
+fn who_was_asked_as_well_and_hears_no_events_is_told_in_the_session_who_chose_what() {
+    let pool = PoolConfig { share: true, ..pool("agents", 2) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (ann, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes_with(worker, INIT);
+    bus.sees(ann);
+    bus.sends(ann, r#"{"id":0,"method":"_bus/hello","params":{"client":"ann"}}"#);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    // Ben is an editor, Cat one that shows notices, and Dora a program that knows the bus.
+    let (ben, cat, dora) = (bus.acp_client(), bus.client(), bus.acp_client());
+    let notices = r#"{"protocolVersion":1,"clientCapabilities":{"session":{"notices":{}}}}"#;
+    bus.sends(cat, &format!(r#"{{"id":0,"method":"initialize","params":{notices}}}"#));
+    let other = bus.worker(1);
+    bus.initializes_with(other, INIT);
+    for client in [ben, cat] {
+        bus.asks(client, 1, "session/load", &session);
+    }
+    bus.attaches(dora, &json!({"session": session}));
+    for client in [ben, cat, dora] {
+        bus.all_unseen(client);
+    }
+    let options = json!([{"optionId": "y\"1", "name": "Allow \"once\"", "kind": "allow_once"}]);
+    decides(&mut bus, ann, worker, &options);
+    let thought = json!({"type": "text", "text": "ann chose Allow \"once\"\n\n"});
+    assert_eq!(
+        hears_choice(&mut bus, ben),
+        (true, vec![json!({"sessionUpdate": "agent_thought_chunk", "content": thought})])
+    );
+    let notice = json!({"sessionUpdate": "notice", "severity": "info", "title": "ann chose Allow \"once\""});
+    assert_eq!(hears_choice(&mut bus, cat), (true, vec![notice]));
+    let heard = bus.all_unseen(dora);
+    assert!(heard.iter().any(|line| line["params"]["event"] == "decided"), "{heard:?}");
+    assert!(heard.iter().all(|line| line["method"] != "session/update"), "{heard:?}");
+    assert!(bus.all_unseen(ann).is_empty(), "she knows");
+    // It is not part of what was said.
+    let late = bus.acp_client();
+    bus.asks(late, 1, "session/load", &session);
+    assert!(bus.all_unseen(late).iter().all(|line| line["method"] != "session/update"));
+}
+
+#[test]
+fn of_what_was_chosen_only_the_beginning_is_told_and_without_a_choice_nothing() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.asks(ben, 1, "session/resume", &session);
+    bus.all_unseen(ben);
+    let long = "é".repeat(CLIENT_NAME_BYTES);
+    decides(&mut bus, ann, worker, &json!([{"optionId": "y", "name": long}]));
+    let (_, told) = hears_choice(&mut bus, ben);
+    let text = told[0]["content"]["text"].as_str().expect("a text").trim_end();
+    assert_eq!(text, format!("ann chose {}", "é".repeat(CLIENT_NAME_BYTES / 2)));
+    // An option without a name is called by its id, and one whose id is long is not told of.
+    decides(&mut bus, ann, worker, &json!([{"optionId": "yes"}]));
+    assert_eq!(hears_choice(&mut bus, ben).1[0]["content"]["text"], "ann chose yes\n\n");
+    decides(&mut bus, ann, worker, &json!([{"optionId": long}]));
+    assert_eq!(hears_choice(&mut bus, ben).1, Vec::<Value>::new());
+    // Who leaves has chosen nothing.
+    bus.permission(worker, 8);
+    bus.all_unseen(ben);
+    bus.handles(Event::Broken(ann));
+    assert_eq!(hears_choice(&mut bus, ben).1, Vec::<Value>::new());
 }

@@ -30,7 +30,6 @@ fn a_session_that_nobody_owns_moves_to_a_process_for_whoever_takes_it() {
     bus.sees_error(ben, json!(1), "busy");
     bus.handles(Event::Broken(ann));
     bus.sends(ben, &take);
-    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
     bus.answers(worker, "session/close", "{}");
     bus.answers(second, "session/resume", "{}");
     assert_eq!(bus.sees_json(ben), json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
@@ -168,4 +167,18 @@ fn a_guest_that_does_not_keep_up_is_told_that_a_session_has_ended() {
         assert_eq!(bus.sees_json(ben)["id"], id);
     }
     bus.hears_event(ben, "ended");
+}
+
+#[test]
+fn a_guest_that_vanishes_is_named() {
+    let (mut bus, _, ben, _, session) = shared();
+    bus.attaches(ben, &json!({"session": "s1"}));
+    let cem = bus.acp_client();
+    bus.sees(cem);
+    bus.sends(cem, r#"{"id":0,"method":"_bus/hello","params":{"client":"cem"}}"#);
+    bus.attaches(cem, &json!({"session": "s1"}));
+    bus.all_unseen(ben);
+    bus.handles(Event::Broken(cem));
+    let left = bus.hears_event(ben, "detached");
+    assert_eq!((&left["client"], &left["session"]), (&json!("cem"), &json!(session)));
 }
