@@ -110,7 +110,7 @@ fn serves(bus: &Bus, link: Link, pool_id: PoolId, id: WorkerId) -> bool {
     let (Some(client), Some(pool)) = (bus.clients.get(link), bus.pools.get(pool_id)) else { return false };
     bus.workers.get(id).is_some_and(|worker| {
         let is_for_it = pool.config.mode == Mode::Shared || worker.dedicated_to == Some(link);
-        let is_up = worker.ready_link().is_some() && !worker.retiring;
+        let is_up = worker.ready_link().is_some() && worker.life.is_up() && !worker.retiring;
         let suits = worker.is_compatible(&client.handshake) || lists_for_plain(worker, &client.handshake);
         worker.pool == pool_id && is_for_it && is_up && suits
     })

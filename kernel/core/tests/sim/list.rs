@@ -10,7 +10,45 @@ use crate::oracle::{Oracle, broken};
 use crate::parse::{id_token, parse, shown};
 use crate::record::*;
 
+/// The answer of a process with its part of a list. The answers of the others may come much later.
+#[derive(Default)]
+pub(crate) struct Part {
+    /// The sessions in it that another client had for itself when the bus was given it.
+    hidden: BTreeSet<String>,
+    /// The bus has handled it.
+    handled: bool,
+}
+
 impl Oracle {
+    /// The bus is given the end of an answer.
+    pub(crate) fn may_be_part(&mut self, life: Life, serial: Serial) {
+        let What::Answer { call_id: Some(call_id), .. } = self.sent[serial].what else { return };
+        let ask = self.lives[life].asked.get(&call_id).map(|ask| &self.sent[*ask].what);
+        if matches!(ask, Some(What::Ask { kind: Kind::List, .. })) {
+            self.parts.insert(serial, Part::default());
+        }
+    }
+
+    /// A call of the bus is over, in which it may have handled parts of lists.
+    pub(crate) fn note_hidden_rows(&mut self) {
+        let mut parts = std::mem::take(&mut self.parts);
+        for (serial, part) in parts.iter_mut().filter(|(_, part)| !part.handled) {
+            let (Peer::Worker(life), What::Answer { call_id: Some(call_id), .. }) =
+                (self.sent[*serial].by, &self.sent[*serial].what)
+            else {
+                continue;
+            };
+            if let Some(Peer::Client(conn)) =
+                self.lives[life].asked.get(call_id).map(|ask| self.sent[*ask].by)
+            {
+                let names = names_in(&parse(&self.sent[*serial].line.bytes()));
+                part.hidden.extend(names.into_iter().filter(|name| self.may_be_hidden(conn, name)));
+            }
+            part.handled = !self.lives[life].paused;
+        }
+        self.parts = parts;
+    }
+
     /// This line asks a further process for its part of the list that the client wants.
     pub(crate) fn is_part_of_list(&self, serial: Serial, value: &Value) -> bool {
         let is_list = matches!(self.sent[serial].what, What::Ask { kind: Kind::List, .. });
@@ -30,7 +68,12 @@ impl Oracle {
             process.healthy && process.owed.contains(call_id) && !process.answered.contains(call_id)
         };
         let (process, first) = (&self.lives[life], before.first().map(|(first, _)| &self.lives[*first]));
-        if again || before.iter().any(is_due) || first.is_none_or(|first| first.pool != process.pool) {
+        // It was ended in this call before it could read what it was sent, which went to another then. The order of
+        // the two is not visible.
+        let was_ended = self.lives[life].ended_in == self.calls;
+        if !was_ended && (again || before.iter().any(is_due))
+            || first.is_none_or(|first| first.pool != process.pool)
+        {
             broken!("(23) lists", "life {life} is asked for its part of #{serial}#, after {before:?}");
         }
         let has_other = |other: &Conn| *other != conn && self.conns[*other].open && !self.conns[*other].ended;
@@ -77,19 +120,21 @@ impl Oracle {
             let is_it = |(life, id): &(Life, u64)| sent.by == Peer::Worker(*life) && call_id == *id;
             sent.read.is_some() && parts.iter().any(is_it)
         };
-        let answers: Vec<&Sent> = self.sent.iter().filter(|sent| of_part(sent)).collect();
-        let before: Vec<Value> = answers.iter().map(|sent| parse(&sent.line.bytes())).collect();
-        let read_at = answers.iter().map(|sent| sent.read_at).min().unwrap_or(0);
-        let of_each: Vec<Vec<&str>> = before
+        let answers: Vec<Serial> = self
+            .sent
             .iter()
-            .map(|answer| answer["result"]["sessions"].as_array().map_or(&[][..], |rows| rows))
-            .map(|rows| rows.iter().filter_map(|entry| entry["sessionId"].as_str()).collect())
+            .enumerate()
+            .filter(|(_, sent)| of_part(sent))
+            .map(|(serial, _)| serial)
             .collect();
+        let read_at = answers.iter().map(|serial| self.sent[*serial].read_at).min().unwrap_or(0);
+        let of_each: Vec<Vec<String>> =
+            answers.iter().map(|serial| names_in(&parse(&self.sent[*serial].line.bytes()))).collect();
         let shown_names: Vec<&str> = after.iter().filter_map(|entry| entry["sessionId"].as_str()).collect();
         let mut once = BTreeSet::new();
         for name in &shown_names {
             // An agent may say one twice in its own list.
-            let says = |names: &Vec<&str>| names.iter().filter(|it| **it == behind_tag(name)).count() > 1;
+            let says = |names: &Vec<String>| names.iter().filter(|it| *it == behind_tag(name)).count() > 1;
             if !once.insert(*name) && !of_each.iter().any(says) {
                 broken!("(23) lists", "conn {conn} is shown {name} twice: {}", shown(line));
             }
@@ -115,9 +160,15 @@ impl Oracle {
             |other: &Life| parts.iter().any(|(life, _)| self.shares_store(*life, *other, self.calls));
         let hides_unknown =
             (0..self.lives.len()).filter(of_store).any(|other| self.may_have_unknown_children(other));
-        for name in of_each.iter().flatten().copied() {
+        let was_hidden = |name: &String| {
+            let part =
+                |serial: &Serial| self.parts.get(serial).is_some_and(|part| part.hidden.contains(name));
+            answers.iter().any(part)
+        };
+        for name in of_each.iter().flatten() {
             let is_shown = shown_names.iter().any(|shown| *shown == name || behind_tag(shown) == name);
-            let wrong = !is_shown && !self.may_be_hidden(conn, name) && !hides_unknown;
+            let may_be_hidden = self.may_be_hidden(conn, name) || was_hidden(name);
+            let wrong = !is_shown && !may_be_hidden && !hides_unknown;
             let excused = !self.unique_names || self.ambiguous.contains(name);
             if self.is_fault(Excuse::ListedHidden, wrong, excused) {
                 broken!(
@@ -176,4 +227,10 @@ impl Oracle {
             || (0..self.conns.len()).any(loads)
             || self.sent.iter().any(was_loaded)
     }
+}
+
+/// The sessions that an answer lists.
+fn names_in(answer: &Value) -> Vec<String> {
+    let rows = answer["result"]["sessions"].as_array().map_or(&[][..], |rows| rows);
+    rows.iter().filter_map(|row| row["sessionId"].as_str().map(str::to_owned)).collect()
 }

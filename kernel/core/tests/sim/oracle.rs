@@ -13,6 +13,7 @@ use crate::auth::TOKENS;
 use crate::cause::{Causes, Usage, kept_length};
 use crate::excuse::{Excuse, Excuses};
 use crate::line::{Line, marked};
+use crate::list::Part;
 use crate::parse::parse;
 use crate::plan::Plan;
 use crate::record::*;
@@ -59,6 +60,8 @@ pub(crate) struct Oracle {
     /// session of a process, and requests to a process.
     pub(crate) late_messages: BTreeMap<(Life, String), usize>,
     pub(crate) late_requests: BTreeMap<Life, BTreeMap<Conn, usize>>,
+    /// The answers with parts of lists.
+    pub(crate) parts: BTreeMap<Serial, Part>,
     pub(crate) now: Moment,
     /// The token that is required, in worlds that have one.
     pub(crate) token: &'static str,
@@ -94,6 +97,7 @@ impl Oracle {
             removed: BTreeMap::new(),
             late_messages: BTreeMap::new(),
             late_requests: BTreeMap::new(),
+            parts: BTreeMap::new(),
             now: Moment::ZERO,
             token: TOKENS[0],
             causes: Causes::default(),
@@ -159,6 +163,7 @@ impl Oracle {
         {
             self.lives[life].answered.push(*call_id);
             self.closes_for_absent(life, serial);
+            self.may_be_part(life, serial);
         }
         self.usage.requests += usize::from(self.sent[serial].is_request());
         self.sent[serial].read_at = self.sent.len();
@@ -318,6 +323,7 @@ impl Oracle {
     pub(crate) fn became_unhealthy(&mut self, life: Life) {
         if std::mem::replace(&mut self.lives[life].healthy, false) {
             self.causes.deaths += 1;
+            self.lives[life].ended_in = self.calls;
         }
     }
 
@@ -475,6 +481,7 @@ impl Oracle {
 
     /// A call of the bus is over. What it has left in flight is what the next one begins with.
     pub(crate) fn call_ends(&mut self) {
+        self.note_hidden_rows();
         self.calls += 1;
         self.late_messages.clear();
         self.late_requests.clear();
@@ -570,28 +577,5 @@ impl Oracle {
             announces && sent.by == Peer::Worker(life)
         });
         announcement.is_some_and(|sent| sent.sent_at == 0 || sent.sent_at >= read_at)
-    }
-
-    /// The handshakes that the worker of a session-less line of this connection may have, which the bus has read when
-    /// this many lines were sent.
-    pub(crate) fn handshakes_at(&self, conn: Conn, seq: usize, read_at: usize) -> BTreeSet<Option<usize>> {
-        let is_refused = |ask: Serial| {
-            self.conns[conn].refusals.iter().any(|(serial, at)| *serial == ask && *at < read_at)
-        };
-        let mut may = BTreeSet::new();
-        let mut settled = false;
-        for (serial, caps) in &self.conns[conn].handshakes {
-            let sent = &self.sent[*serial];
-            if sent.seq < seq && !is_refused(*serial) {
-                may.insert(Some(*caps));
-                settled |= sent.sent_to.contains(&Peer::Client(conn));
-            }
-        }
-        // A client that has sent several, of which one is refused, is as it was before all of them.
-        let has_refusal = self.conns[conn].refusals.iter().any(|(_, at)| *at <= read_at);
-        if !settled || has_refusal {
-            may.insert(None);
-        }
-        may
     }
 }

@@ -224,6 +224,8 @@ pub(crate) struct ProcessRecord {
     pub(crate) permits: Option<&'static str>,
     /// It runs, and the bus has not begun to end it.
     pub(crate) healthy: bool,
+    /// The call of the bus in which that ended.
+    pub(crate) ended_in: usize,
     /// The bus was told of its exit, or has given it up.
     pub(crate) over: bool,
     pub(crate) lines: usize,

@@ -1,5 +1,7 @@
 //! Checks a line that the bus sends to a worker.
 
+use std::collections::BTreeSet;
+
 use kernel_core::limit::BACKLOG_FEW_PART;
 use serde_json::Value;
 
@@ -373,6 +375,29 @@ impl Oracle {
         book.handshake.is_some()
             && !book.dedicated
             && self.handshakes_at(conn, sent.seq, sent.read_at).contains(&None)
+    }
+
+    /// The handshakes that the worker of a session-less line of this connection may have, which the bus has read when
+    /// this many lines were sent.
+    pub(crate) fn handshakes_at(&self, conn: Conn, seq: usize, read_at: usize) -> BTreeSet<Option<usize>> {
+        let is_refused = |ask: Serial| {
+            self.conns[conn].refusals.iter().any(|(serial, at)| *serial == ask && *at < read_at)
+        };
+        let mut may = BTreeSet::new();
+        let mut settled = false;
+        for (serial, caps) in &self.conns[conn].handshakes {
+            let sent = &self.sent[*serial];
+            if sent.seq < seq && !is_refused(*serial) {
+                may.insert(Some(*caps));
+                settled |= sent.sent_to.contains(&Peer::Client(conn));
+            }
+        }
+        // A client that has sent several, of which one is refused, is as it was before all of them.
+        let has_refusal = self.conns[conn].refusals.iter().any(|(_, at)| *at <= read_at);
+        if !settled || has_refusal {
+            may.insert(None);
+        }
+        may
     }
 
     /// A session-less line goes to a worker with the handshake of its client.

@@ -257,7 +257,8 @@ impl Bus {
         let owner = session.owner.and_then(|owner| self.clients.get(owner));
         let is_over = owner.is_some_and(|owner| owner.bye) || keep.is_zero();
         let is_much = waiting > limit && enabled(Check::OfflineBound);
-        if !self.is_owner_speaking(key) && (is_over || is_much) {
+        let (is_away, loads) = (!self.is_owner_speaking(key), self.sessions.loading_owner(key).is_some());
+        if is_away && is_over || (is_away || loads) && is_much {
             return self.refuse_unasked(key);
         }
         self.sessions.note_unasked(key, new);

@@ -244,3 +244,42 @@ fn a_kept_session_whose_agent_cannot_replay_it_is_ended_at_the_agent() {
     assert_eq!(bus.sees_json(again)["error"]["code"], -32002);
     bus.is_idle();
 }
+
+#[test]
+fn what_an_agent_asks_while_its_kept_session_is_loaded_has_the_bound_of_what_nobody_is_asked() {
+    let mut bus = TestBus::new(limited(Limits { max_output_queue: 1000, ..Limits::default() }));
+    let ann = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.initializes_with(worker, r#"{"agentCapabilities":{"loadSession":true}}"#);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    bus.handles(Event::Broken(ann));
+    let pad = "p".repeat(300);
+    let ask = |id: usize| {
+        let params = format!(r#"{{"sessionId":"s1","pad":"{pad}"}}"#);
+        format!(r#"{{"id":{id},"method":"session/request_permission","params":{params}}}"#)
+    };
+    bus.sends(worker, &ask(1));
+    // More than the bus keeps, so that the next client must ask the agent.
+    let update = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","pad":"{pad}"}}}}"#);
+    (0..4).for_each(|_| bus.sends(worker, &update));
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.asks(again, 2, "session/load", &session);
+    let (wire, _) = bus.sees_request(worker, "session/load");
+    bus.sends(worker, &ask(2));
+    bus.sees_nothing(again);
+    bus.sees_nothing(worker);
+    bus.sends(worker, &ask(3));
+    for id in 1..=3 {
+        bus.sees_error(worker, json!(id), "client_gone");
+    }
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.sends(worker, &ask(4));
+    assert_eq!(bus.sees_json(again)["id"], 2);
+    let (wire, _) = bus.sees_request(again, "session/request_permission");
+    bus.sends(again, &format!(r#"{{"id":{wire},"result":"yes"}}"#));
+    assert_eq!(bus.sees(worker), r#"{"id":4,"result":"yes"}"#);
+    assert_eq!(bus.bus.held_bytes(), 0);
+    bus.is_idle();
+}

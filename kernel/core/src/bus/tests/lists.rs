@@ -336,6 +336,13 @@ fn a_process_that_refuses_or_dies_leaves_one_answer() {
     bus.crashes(at);
     bus.sees_error(client, json!("list"), "worker_lost");
     assert!(bus.all_unseen(client).is_empty());
+    // One that has closed its output says nothing more.
+    let (mut bus, client, [first, second]) = client_of();
+    bus.handles(Event::Ended(second));
+    lists(&mut bus, client, &json!({}));
+    bus.answers(first, "session/list", r#"{"sessions":[{"sessionId":"a"}]}"#);
+    assert_eq!(listed(&mut bus, client), (vec!["a".into()], Value::Null));
+    bus.sees_nothing(second);
 }
 
 #[test]
