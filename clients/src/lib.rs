@@ -32,6 +32,8 @@ mod fake_bus;
 mod home;
 mod orders;
 mod peer_check;
+#[cfg(test)]
+mod picture;
 mod suspend;
 mod token;
 

@@ -320,10 +320,13 @@ pub(crate) fn short_size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+
     use anstream::adapter::strip_str;
 
     use super::*;
     use crate::fake_bus::FakeBus;
+    use crate::picture;
 
     fn styled(status: &str) -> String {
         describe(&RawValue::from_string(status.to_owned()).unwrap())
@@ -380,6 +383,14 @@ counted since the start: 2 recycled, 17 worker deaths
 ";
         assert_eq!(text, expected.trim_start());
         assert!(text.lines().all(|line| line.len() <= 96));
+    }
+
+    #[test]
+    fn the_picture_of_the_status_in_the_docs_is_current() {
+        let mut terminal = vt100::Parser::new(NonZero::new(30).unwrap(), NonZero::new(100).unwrap(), 0);
+        let text = format!("$ stdio-bus status\n{}", styled(TWO_POOLS));
+        terminal.process(text.replace('\n', "\r\n").as_bytes());
+        picture::is_current("status.svg", &picture::of_terminal(terminal.screen()));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use serde_json::json;
 
+use super::super::asked_about::details;
 use super::*;
+use crate::picture;
 
 const ROWS: NonZero<u16> = NonZero::new(10).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(30).unwrap();
@@ -253,4 +255,47 @@ fn an_empty_line_stands_between_two_messages() {
         screen.update(&last).unwrap();
         assert!(terminal.shows().ends_with("Three\n✓ ls\nFour"), "{}", terminal.shows());
     }
+}
+
+#[test]
+fn the_picture_of_run_in_the_docs_is_current() {
+    let (rows, columns) = (34, 84);
+    let size = [rows, columns].map(|side| NonZero::new(side).unwrap());
+    let terminal = FakeTerminal(Rc::new(RefCell::new(vt100::Parser::new(size[0], size[1], 0))));
+    let mut typing = terminal.clone();
+    let mut screen =
+        Screen::new(terminal.clone(), true, Box::new(move || (usize::from(rows), usize::from(columns))));
+    typing.write_all(b"$ stdio-bus run --pool claude\n").unwrap();
+    for words in [
+        "Claude Code 2.1, through the bus",
+        "model sonnet, mode default, in ~/shop",
+        "/help lists the commands, /quit leaves, Ctrl-C cancels a turn",
+    ] {
+        screen.note(words).unwrap();
+    }
+    // The line editor writes the sign and what is typed.
+    typing.write_all(b"> The total is wrong when a voucher is used twice. Why?\n").unwrap();
+    screen.turn_started().unwrap();
+    screen.update(&chunk("agent_thought_chunk", "The voucher is taken off in two places.\n")).unwrap();
+    screen.update(&call("a", Some("Read src/cart.rs"), "completed")).unwrap();
+    screen.update(&call("b", Some("cargo test cart"), "failed")).unwrap();
+    let entries = json!([{ "content": "find where the voucher is taken off", "status": "completed" },
+        { "content": "take it off once", "status": "in_progress" },
+        { "content": "run the tests again", "status": "pending" }]);
+    screen.update(&json!({ "sessionUpdate": "plan", "entries": entries })).unwrap();
+    let said = "`total` and `checkout` both take the voucher off. **Only `total` should:**\n";
+    screen.update(&chunk("agent_message_chunk", said)).unwrap();
+    let diff = json!([{ "type": "diff", "path": "src/cart.rs",
+        "oldText": "let due = cart.total() - voucher;\n", "newText": "let due = cart.total();\n" }]);
+    let asked = details(&json!({ "content": diff }), "Edit src/cart.rs");
+    let choices = "  1) Yes\n  2) Yes, and do not ask again for this file\n  3) No\n1-3? ";
+    screen.ask(&format!("The agent asks: Edit src/cart.rs{asked}\n{choices}")).unwrap();
+    typing.write_all(b"1\n").unwrap();
+    screen.update(&call("c", Some("Edit src/cart.rs"), "completed")).unwrap();
+    screen.update(&call("d", Some("cargo test cart"), "completed")).unwrap();
+    screen.update(&chunk("agent_message_chunk", "The tests pass. A voucher now counts once.")).unwrap();
+    let usage = json!({ "inputTokens": 18_204, "outputTokens": 611 });
+    screen.turn_ended(Status::Completed, &usage).unwrap();
+    typing.write_all(b"> ").unwrap();
+    picture::is_current("run.svg", &picture::of_terminal(terminal.0.borrow().screen()));
 }

@@ -14,8 +14,6 @@ mod tables;
 mod theme;
 
 #[cfg(test)]
-mod svg;
-#[cfg(test)]
 mod tests;
 
 use std::io;

@@ -1,8 +1,5 @@
 //! What `top` shows and what keys do, without a terminal.
 
-use std::fs;
-use std::path::Path;
-
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -12,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::draw;
 use super::model::{Command, Item, KeyOutcome, Mode, Model};
-use super::svg;
 use super::theme::Theme;
+use crate::picture;
 
 /// A model of a busy bus after this many samples.
 pub(super) fn busy_model(samples: u32) -> Model {
@@ -303,17 +300,9 @@ fn without_colour_no_cell_is_coloured() {
 }
 
 #[test]
-fn the_pictures_in_the_docs_are_current() {
+fn the_pictures_of_top_in_the_docs_are_current() {
     let mut model = busy_model(90);
-    let screen = svg::svg(&drawn(&model, 116, 31, true));
+    picture::is_current("top.svg", &drawn(&model, 116, 31, true));
     press(&mut model, &[KeyCode::Down, KeyCode::Enter]);
-    let detail = svg::svg(&drawn(&model, 116, 31, true));
-    for (name, made) in [("top.svg", screen), ("top-worker.svg", detail)] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-        if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
-            fs::write(&path, &made).unwrap();
-        }
-        let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert!(kept == made, "docs/{name} is stale; GOLDEN=write cargo test -p clients top writes it anew");
-    }
+    picture::is_current("top-worker.svg", &drawn(&model, 116, 31, true));
 }

@@ -3,8 +3,11 @@
 //! Lines and blocks are drawn as shapes, so that they join in any font; only letters are text.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use ratatui::buffer::{Buffer, Cell};
+use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
 const CELL_WIDTH: f64 = 8.4;
@@ -13,7 +16,45 @@ const MARGIN: f64 = 14.0;
 const BACKGROUND: &str = "#11151c";
 const TEXT_COLOUR: &str = "#d3d7de";
 
-pub(super) fn svg(screen: &Buffer) -> String {
+/// Checks that docs/ has this picture. `GOLDEN=write` writes it.
+pub(crate) fn is_current(name: &str, screen: &Buffer) {
+    let made = svg(screen);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
+        fs::write(&path, &made).expect("the folder of the docs is there");
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "docs/{name} is stale; GOLDEN=write cargo test -p clients picture writes it anew");
+}
+
+/// What a terminal shows, down to its last line that is not empty.
+pub(crate) fn of_terminal(screen: &vt100::Screen) -> Buffer {
+    let (rows, columns) = screen.size();
+    let (rows, columns) = (rows.get(), columns.get());
+    let used = screen.rows(0, columns).enumerate().filter(|(_, text)| !text.trim().is_empty());
+    let height = used.last().map_or(1, |(at, _)| at as u16 + 1).min(rows);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, height));
+    for (y, x) in (0..height).flat_map(|y| (0..columns).map(move |x| (y, x))) {
+        let Some(shown) = screen.cell(y, x) else { continue };
+        let cell = &mut buffer[(x, y)];
+        if shown.has_contents() {
+            cell.set_symbol(shown.contents());
+        }
+        cell.fg = match shown.fgcolor() {
+            vt100::Color::Idx(1 | 9) => Color::LightRed,
+            vt100::Color::Idx(2 | 10) => Color::Green,
+            vt100::Color::Idx(3 | 11) => Color::Yellow,
+            vt100::Color::Idx(4 | 12) => Color::LightBlue,
+            vt100::Color::Idx(6 | 14) => Color::Cyan,
+            _ if shown.dim() => Color::Gray,
+            _ => Color::Reset,
+        };
+        cell.modifier.set(Modifier::BOLD, shown.bold());
+    }
+    buffer
+}
+
+fn svg(screen: &Buffer) -> String {
     let (columns, rows) = (screen.area.width, screen.area.height);
     let (width, height) =
         (f64::from(columns) * CELL_WIDTH + 2.0 * MARGIN, f64::from(rows) * CELL_HEIGHT + 2.0 * MARGIN);
