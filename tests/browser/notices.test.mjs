@@ -108,11 +108,12 @@ test("who is away is told of a question once, as plain text, and a click opens i
   const first = editor.prompt(session, "/ask");
   await page.locator(".question").first().waitFor();
   assert.deepEqual((await shown(page)).filter((one) => one.data.session === label), []);
-  const answer = (from) => {
-    const { id } = editor.heard.slice(from).find((one) => one.method === "session/request_permission");
+  const answer = async (from) => {
+    const asked = () => editor.heard.slice(from).find((one) => one.method === "session/request_permission");
+    const { id } = await until("the question", asked);
     editor.send({ id, result: { outcome: { outcome: "selected", optionId: "reject_once" } } });
   };
-  answer(0);
+  await answer(0);
   await first;
   await look(page, true);
   const from = editor.heard.length;
@@ -129,13 +130,13 @@ test("who is away is told of a question once, as plain text, and a click opens i
     self.dispatchEvent(new NotificationEvent("notificationclick", { notification }));
   }, one.tag);
   await page.waitForURL(new RegExp(`#/sessions/${label}$`));
-  answer(from);
+  await answer(from);
   await second;
   // The next one goes when somebody else answers.
   const later = editor.heard.length;
   const third = editor.prompt(session, "/ask");
   await until("the next notification", async () => (await shown(page)).some(({ data }) => data.session === label));
-  answer(later);
+  await answer(later);
   await third;
   await until("it is closed", async () => !(await shown(page)).some(({ data }) => data.session === label));
   editor.close();

@@ -145,6 +145,8 @@ pub enum Check {
     KeptShare,
     /// One of several clients has only a part of the sessions that are free.
     SessionShare,
+    /// One of several clients cannot have all processes of a pool by being initialized in many ways.
+    ProcessShare,
     /// A client that will send nothing more makes room for others.
     MakesRoom,
     /// No more than `max_clients` are connected.
@@ -302,6 +304,7 @@ impl Check {
         Check::AbandonedBound,
         Check::KeptShare,
         Check::SessionShare,
+        Check::ProcessShare,
         Check::MakesRoom,
         Check::MaxClients,
         Check::MaxSessions,

@@ -187,7 +187,8 @@ impl<'a> Placement<'a> {
         for (_, worker) in self.workers_of(pool).filter(|(_, worker)| !worker.retiring) {
             in_service += 1;
             let is_own = worker.clients.iter().all(|client| *client == link) && !worker.clients.is_empty();
-            if matches!(worker.init, Init::NotSent) || self.gives_way(link, worker, handshake) {
+            let is_left = worker.clients.is_empty() && self.is_left(worker);
+            if is_left || matches!(worker.init, Init::NotSent) || self.gives_way(link, worker, handshake) {
                 given += 1;
             } else if is_own && !worker.is_compatible(handshake) {
                 own += 1;
@@ -197,7 +198,7 @@ impl<'a> Placement<'a> {
         let free = fresh + given;
         // Where none is free, the pool is full for it like for everybody.
         let is_much = own >= SESSIONS_FREE_TIMES * free || own + 1 >= most;
-        if own == 0 || free == 0 || !is_much {
+        if own == 0 || free == 0 || !is_much || !enabled(Check::ProcessShare) {
             return Ok(());
         }
         Err(RpcError::processes_of_others(config, pool.workers.len(), free, own))

@@ -171,7 +171,7 @@ impl<'a> Placement<'a> {
 
     /// Whether the sessions of a worker all belong to clients that have left. A client that is here comes before a
     /// client that may return.
-    fn is_left(&self, worker: &Worker) -> bool {
+    pub(super) fn is_left(&self, worker: &Worker) -> bool {
         worker.dedicated_to.is_none()
             && worker.backlog.is_empty()
             && self.calls.incoming(worker.endpoint) == 0
@@ -230,9 +230,9 @@ impl<'a> Placement<'a> {
         is_replaceable(worker, handshake) && has_no_use
     }
 
-    /// Whether a worker has no handshake, and has the client's once it is chosen.
-    fn is_untold(&self, id: WorkerId) -> bool {
-        self.worker(id).is_some_and(|worker| matches!(worker.init, Init::NotSent))
+    /// Whether a worker serves nobody who is connected, and is the client's once it is chosen.
+    fn is_nobodys(&self, id: WorkerId) -> bool {
+        self.worker(id).is_some_and(|it| matches!(it.init, Init::NotSent) || it.clients.is_empty())
     }
 
     pub(super) fn has_one_client(&self) -> bool {
@@ -385,7 +385,7 @@ impl Bus {
         let placement = self.placement();
         let may_have_more = || placement.check_process_share(link, pool, &client.handshake).is_ok();
         let mut chosen = placement.candidate(link, client, pool, need, node);
-        chosen = chosen.filter(|id| !placement.is_untold(*id) || may_have_more());
+        chosen = chosen.filter(|id| !placement.is_nobodys(*id) || may_have_more());
         if let Some(id) = chosen
             && need == Need::Session
             && node.is_none()
@@ -467,8 +467,8 @@ impl Bus {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        let may_have_more = self.placement().check_process_share(link, pool, &handshake).is_ok();
-        if may_have_more && let Some(id) = self.grow(pool_id, &handshake, need, node) {
+        self.placement().check_process_share(link, pool, &handshake).ok()?;
+        if let Some(id) = self.grow(pool_id, &handshake, need, node) {
             return Some(id);
         }
         if need == Need::Session {
@@ -477,9 +477,6 @@ impl Bus {
             if is_shared && evicted.is_some() {
                 return evicted;
             }
-        }
-        if !may_have_more {
-            return None;
         }
         let pool = self.pools.get(pool_id)?;
         let placement = self.placement();

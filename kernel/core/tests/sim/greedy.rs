@@ -1,19 +1,19 @@
 //! Worlds with greedy clients. They take all that they can get of one thing: calls, bytes, lines that they do not
-//! finish, sessions, places, what waits for a process that starts, or places of those that have yet to show the token.
-//! They leave and come back. A modest client beside them asks one thing at a time, and must always be served.
+//! finish, sessions, processes, places, what waits for a process that starts, or places of those that have yet to show
+//! the token. They leave and come back. A modest client beside them asks one thing at a time, and must always be served.
 //!
 //! These worlds have an oracle of their own, which is small because the agent is honest and quick: it answers the
 //! modest client at once, opens sessions for everybody, and leaves every other request of greedy clients unanswered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kernel_core::config::{Auth, Config, Limits, PoolConfig, Program};
 use kernel_core::id::Link;
 use kernel_core::limit::*;
-use kernel_core::testkit::TestShell;
+use kernel_core::testkit::{Process, TestShell};
 use kernel_core::token::TokenDigest;
-use kernel_core::{Event, Moment};
+use kernel_core::{Event, Exit, Moment};
 use serde_json::{Value, json};
 
 use crate::excuse::Excuses;
@@ -58,6 +58,8 @@ enum Greed {
     Questions,
     /// Connections that never show the token.
     Strangers,
+    /// Processes, by being initialized in one way after another.
+    Kinds,
 }
 
 struct Greedy {
@@ -89,6 +91,8 @@ struct World {
     welcomed: bool,
     /// The processes that have not answered `initialize`, and under which id they were asked.
     initializing: Vec<(Link, Value)>,
+    /// The processes that have ended because they were replaced.
+    ended: BTreeSet<Link>,
     calls: usize,
     hash: u64,
     print: bool,
@@ -106,6 +110,10 @@ pub(crate) fn run(seed: u64, print: bool) -> Run {
 fn config(greed: Greed, rng: &mut Rng) -> Config {
     let mut pool = PoolConfig::new("p", Program::InPath("agent".into()));
     (pool.instances, pool.max_instances, pool.max_sessions) = (1, 2, rng.one(&[4, 8]));
+    if greed == Greed::Kinds {
+        // It is not for its sessions that a process is full.
+        (pool.max_instances, pool.max_sessions) = (rng.one(&[2, 3, 5]), 1000);
+    }
     let has_many_calls = matches!(greed, Greed::Backlog | Greed::Questions);
     let limits = Limits {
         // The modest client has two calls there, which are not few if there can be only some.
@@ -117,8 +125,8 @@ fn config(greed: Greed, rng: &mut Rng) -> Config {
         session_keep: Duration::from_secs(rng.one(&[0, 10])),
         ..Limits::default()
     };
-    let auth = Auth { token_file: "/token".into(), digest: TokenDigest::of(TOKEN) };
-    let auth = (greed == Greed::Strangers).then_some(auth);
+    let auth = || Auth { token_file: "/token".into(), digest: TokenDigest::of(TOKEN) };
+    let auth = (greed == Greed::Strangers).then(auth);
     Config { limits, auth, ..Config::with_pools([pool]) }
 }
 
@@ -134,9 +142,10 @@ impl World {
             Greed::Backlog,
             Greed::Questions,
             Greed::Strangers,
+            Greed::Kinds,
         ]);
         let crowd = match greed {
-            Greed::Sessions | Greed::Questions => 1,
+            Greed::Sessions | Greed::Questions | Greed::Kinds => 1,
             Greed::Places => 4,
             // The shortest lines, which everybody may begin, fit together.
             Greed::Lines => rng.one(&[1, 3, MOST_LONG_LINES, 7]),
@@ -159,6 +168,7 @@ impl World {
             opened: 0,
             welcomed: false,
             initializing: Vec::new(),
+            ended: BTreeSet::new(),
             calls: 0,
             hash: seed,
             print,
@@ -194,8 +204,7 @@ impl World {
             return self.strangers_flood();
         }
         if self.greedy.len() < self.crowd {
-            let now = self.shell.now;
-            let Some(link) = self.shell.bus.connect_from(1, None, now) else {
+            let Some(link) = self.shell.bus.connect_from(1, None, self.shell.now) else {
                 broken!("(16) fairness", "there is no place for {} clients", self.greedy.len() + 2)
             };
             self.greedy.push(Greedy { link, line: None, label: 0, session: None, asked: 0 });
@@ -219,6 +228,12 @@ impl World {
             }
             Greed::Backlog => self.backlog_round(),
             Greed::Questions => self.agent_asks(at),
+            Greed::Kinds => {
+                let kind = json!({ "kind": self.rng.below(8) });
+                let params = json!({ "protocolVersion": 1, "clientCapabilities": kind });
+                self.greedy_asks(at, "initialize", params);
+                self.greedy_asks(at, "session/new", json!({ "cwd": "/" }));
+            }
             Greed::Strangers => {}
         }
     }
@@ -243,7 +258,7 @@ impl World {
         self.check_modest();
         let workers: Vec<_> = self.shell.processes.iter().map(|process| process.worker).collect();
         for worker in workers {
-            self.shell.bus.handle(Event::Exited { worker, exit: kernel_core::Exit::Code(1) }, self.shell.now);
+            self.shell.bus.handle(Event::Exited { worker, exit: Exit::Code(1) }, self.shell.now);
             self.after();
         }
         self.passes(Duration::from_secs(60));
@@ -448,7 +463,7 @@ impl World {
                 read.entry(link).or_default().extend(bytes);
             });
             self.calls += 1;
-            if read.is_empty() {
+            if read.is_empty() && !(self.greed == Greed::Kinds && self.closed_agents_end()) {
                 break;
             }
             for (link, bytes) in read {
@@ -459,12 +474,22 @@ impl World {
                 }
             }
         }
-        let closed = |greedy: &Greedy| self.shell.closed.contains(&greedy.link);
-        self.greedy.retain(|greedy| !closed(greedy));
+        self.greedy.retain(|greedy| !self.shell.closed.contains(&greedy.link));
         self.shell.closed.clear();
         if self.calls.is_multiple_of(8) {
             self.shell.bus.check_invariants();
         }
+    }
+
+    /// Processes that are replaced end as soon as they have no stdin. True: some did.
+    fn closed_agents_end(&mut self) -> bool {
+        let is_closed = |process: &&Process| !process.stdin_open && !self.ended.contains(&process.link);
+        let closed: Vec<Process> = self.shell.processes.iter().filter(is_closed).copied().collect();
+        for Process { worker, link, .. } in &closed {
+            self.ended.insert(*link);
+            self.shell.bus.handle(Event::Exited { worker: *worker, exit: Exit::Code(0) }, self.shell.now);
+        }
+        !closed.is_empty()
     }
 
     fn reads(&mut self, link: Link, line: &[u8]) {
@@ -516,6 +541,7 @@ impl World {
                 json!({ "sessionId": format!("s{}", self.opened) })
             }
             Some("session/close") => json!({}),
+            Some("initialize") if self.greed == Greed::Kinds => json!({ "protocolVersion": 1 }),
             Some("initialize") => return self.initializing.push((link, line["id"].clone())),
             _ if line["params"]["for"] == "modest" => json!({}),
             _ => return,
@@ -561,8 +587,7 @@ impl World {
         }
         for nth in 0..self.shell.processes.len() {
             let worker = self.shell.processes[nth].worker;
-            let exit = kernel_core::Exit::Code(0);
-            self.shell.bus.handle(Event::Exited { worker, exit }, self.shell.now);
+            self.shell.bus.handle(Event::Exited { worker, exit: Exit::Code(0) }, self.shell.now);
             self.after();
         }
         self.passes(Duration::from_secs(400));

@@ -197,6 +197,26 @@ fn a_process_that_can_be_freed_is_left_to_others_as_well() {
 }
 
 #[test]
+fn a_process_whose_clients_have_left_is_left_to_others_as_well() {
+    let two = PoolConfig { max_instances: 2, ..pool("agents", 1) };
+    let mut bus = TestBus::new(Config::with_pools([two]));
+    let (gone, greedy, modest) = (bus.client(), bus.client(), bus.client());
+    for (nth, client) in [gone, greedy].into_iter().enumerate() {
+        bus.sends(client, &initialize_with(&format!("c{nth}")));
+        let worker = bus.worker(nth);
+        bus.initializes(worker);
+        bus.sees(client);
+        bus.opens(client, worker, &format!("s{nth}"));
+    }
+    bus.handles(Event::Broken(gone));
+    // Its session is kept, and its process would do for this one.
+    bus.sends(greedy, &initialize_with("c0"));
+    bus.sees_error(greedy, json!(0), "busy");
+    bus.sends(modest, &initialize_with("modest"));
+    assert!(!bus.processes[0].stdin_open, "it is replaced");
+}
+
+#[test]
 fn a_pool_that_cannot_be_started_does_not_try_with_more_processes() {
     let mut bus = TestBus::unstarted(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
     bus.shell.can_spawn = false;
