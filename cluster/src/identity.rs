@@ -21,7 +21,7 @@ const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 /// The first letters of keys are `S` for a seed and `U` for a user, each in the upper five bits.
 const SEED: u8 = 18 << 3;
-const USER: u8 = 20 << 3;
+pub(crate) const USER: u8 = 20 << 3;
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The file that says who this process is.
@@ -44,7 +44,7 @@ impl Source {
 
 /// What a process shows to a server.
 #[derive(Clone)]
-struct Identity {
+pub(crate) struct Identity {
     /// What an account says of the user of the key. `None`: the server knows the key itself.
     jwt: Option<String>,
     key: Arc<dyn SigningKey>,
@@ -61,7 +61,7 @@ impl Identity {
         Some(Identity { jwt: Some(jwt.to_owned()), ..Identity::of_seed(seed)? })
     }
 
-    fn of_seed(seed: &str) -> Option<Identity> {
+    pub(crate) fn of_seed(seed: &str) -> Option<Identity> {
         let bytes = decode(seed)?;
         let (prefix, seed) = bytes.split_at_checked(2)?;
         let is_of_user = prefix[0] & 0xf8 == SEED && ((prefix[0] & 7) << 5 | prefix[1] >> 3) == USER;
@@ -85,7 +85,7 @@ impl Identity {
     }
 
     /// The key as a server has it in its configuration.
-    fn public_key(&self) -> Option<String> {
+    pub(crate) fn public_key(&self) -> Option<String> {
         let info = self.key.public_key()?;
         // The key itself stands at the end.
         let key = info.as_ref().last_chunk::<32>()?;
@@ -135,6 +135,11 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     }
     let checksum = bytes.split_off(bytes.len().checked_sub(2)?);
     (crc16(&bytes).to_le_bytes()[..] == checksum[..]).then_some(bytes)
+}
+
+/// The seed of a key of this kind, as text.
+pub(crate) fn spelled_seed(kind: u8, seed: &[u8; 32]) -> String {
+    encode(&[&[SEED | kind >> 5, kind << 3], &seed[..]].concat())
 }
 
 /// A key as text, with its checksum.
@@ -196,6 +201,7 @@ mod tests {
         let auth = identity.prove(b"nonce").unwrap();
         assert_eq!((auth.nkey.as_deref(), auth.jwt), (Some(KEY_OF_1), None));
         assert_eq!(hex(&auth.signature.unwrap()), SIGNATURE_OF_1);
+        assert_eq!(spelled_seed(USER, &[1; 32]), SEED_OF_1);
         let other = Identity::of_seed(SEED_OF_8).unwrap();
         assert_eq!(other.public_key().as_deref(), Some(KEY_OF_8));
         let mistyped = SEED_OF_1.replace("SUAAC", "SUAAD");

@@ -21,6 +21,8 @@ pub mod fuzz;
 #[cfg(feature = "nats")]
 mod identity;
 #[cfg(feature = "nats")]
+pub mod keys;
+#[cfg(feature = "nats")]
 pub mod link;
 #[cfg(feature = "nats")]
 mod local;

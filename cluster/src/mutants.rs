@@ -51,6 +51,8 @@ pub enum Check {
     AckInTime,
     /// Room that the owner has made is told.
     WindowUpdate,
+    /// A pipe to a peer far away wants a larger window.
+    WindowGrows,
     /// A peer that is not heard is asked for a sign of life.
     Ping,
     /// A ping is answered.
@@ -103,6 +105,7 @@ impl Check {
         Check::AckAgain,
         Check::AckInTime,
         Check::WindowUpdate,
+        Check::WindowGrows,
         Check::Ping,
         Check::PingAnswer,
         Check::Suspect,

@@ -159,7 +159,7 @@ pub(crate) fn random_number() -> u64 {
     u64::from_be_bytes(random_bytes())
 }
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the system has random bytes");
     bytes

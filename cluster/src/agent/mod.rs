@@ -30,6 +30,8 @@ use crate::talk::{Event, Note, Request, Room, to_bytes};
 
 /// How often a node that is suspect is asked whether it is still the one that it was.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// The window of the one pipe of this process grows up to this, if the node is far away.
+const GROWN_WINDOW: usize = 8 << 20;
 /// How long the last frames may take.
 const GOODBYE: Duration = Duration::from_millis(500);
 /// The bus gives each of its processes a mark that is new in each of its lives.
@@ -130,6 +132,9 @@ impl Edge {
         let over = loop {
             if let Some(over) = pump.step().await {
                 break over;
+            }
+            if let Some(wanted) = pump.pipe.wants_window() {
+                pump.pipe.grow(wanted.min(GROWN_WINDOW));
             }
             if let Some(said) = pump.pipe.take_control()
                 && let Ok(room) = serde_json::from_slice(&said)

@@ -23,6 +23,8 @@ use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
 use crate::subjects::{self, Address, shown};
 use crate::talk::{Open, Reply, Request, Room, to_bytes};
 
+/// A window that grows gets at most this part of what the others leave.
+const GROWN_PART: usize = 4;
 /// The windows of all pipes together stay below half of what a NATS server keeps for a connection.
 const ALL_WINDOWS: usize = 32 << 20;
 /// A new pipe gets this part of what is left.
@@ -192,6 +194,18 @@ impl Pipes {
         self.windows.set(self.windows.get() + window);
         window
     }
+
+    /// A larger window for a pipe that has this one, as far as the others leave it.
+    fn grow_window(&self, window: usize, wanted: usize) -> usize {
+        let others = self.windows.get() - window;
+        let grown = grown_window(others, wanted).max(window);
+        self.windows.set(others + grown);
+        grown
+    }
+}
+
+fn grown_window(others: usize, wanted: usize) -> usize {
+    wanted.min(ALL_WINDOWS.saturating_sub(others) / GROWN_PART)
 }
 
 fn next_window(used: usize) -> usize {
@@ -381,6 +395,10 @@ impl Carried {
         let mut close_at = None;
         loop {
             let step = pump.step().await;
+            if let Some(wanted) = pump.pipe.wants_window() {
+                self.window = self.node.pipes.grow_window(self.window, wanted);
+                pump.pipe.grow(self.window);
+            }
             self.statistics.set(pump.pipe.statistics());
             match step {
                 None => {}
@@ -437,6 +455,7 @@ impl Carried {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipe::MAX_WINDOW;
 
     #[test]
     fn an_earlier_life_is_one_of_the_same_edge_and_not_only_of_its_name() {
@@ -493,5 +512,15 @@ mod tests {
         assert!(used < ALL_WINDOWS + 300 * MIN_WINDOW);
         let until_small: usize = windows.iter().filter(|window| **window > MIN_WINDOW).sum();
         assert!(until_small <= ALL_WINDOWS);
+        // Those that are far away take from what is left, and leave something for others.
+        let mut windows = vec![DEFAULT_WINDOW; 8];
+        for _ in 0..3 {
+            for at in 0..windows.len() {
+                let others = windows.iter().sum::<usize>() - windows[at];
+                windows[at] = windows[at].max(grown_window(others, MAX_WINDOW));
+            }
+        }
+        assert!(windows[0] > 5 << 20 && windows[7] > DEFAULT_WINDOW, "{windows:?}");
+        assert!(windows.iter().sum::<usize>() < ALL_WINDOWS, "{windows:?}");
     }
 }

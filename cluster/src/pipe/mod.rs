@@ -39,7 +39,8 @@
 //! # What it guarantees
 //!
 //! Bytes arrive in order and once, or the pipe is dead at both ends, at the latest 30 s after the last frame, and both
-//! say why. It never holds more than one window in each direction. Nothing that a peer sends makes it panic or grow:
+//! say why. It never holds more than one window in each direction; how large that is, its owner says at the start, and
+//! when the pipe [wants more](Pipe::wants_window). Nothing that a peer sends makes it panic or grow:
 //! a frame that cannot be true is dropped and counted.
 
 mod control;
@@ -72,6 +73,11 @@ pub const DEFAULT_WINDOW: usize = 1024 * 1024;
 pub const MIN_WINDOW: usize = 64 * 1024;
 /// The largest window.
 pub const MAX_WINDOW: usize = 16 * 1024 * 1024;
+/// A window shall hold this much for each microsecond of the round trip, or a peer far away gets less than it could
+/// take: 64 MB/s.
+pub const BYTES_PER_MICROSECOND: usize = 64;
+/// A round trip that took longer than this says nothing about how far away the peer is.
+const FARTHEST: Duration = Duration::from_secs(1);
 /// A control message is no longer than this.
 pub const MAX_CONTROL_BYTES: usize = 1024;
 /// A carrier must take messages of this length.
@@ -133,6 +139,8 @@ pub struct Pipe {
     suspect: Option<Reason>,
     /// Not before this is a suspect peer dead: this process was stopped and could not hear it.
     grace: Option<Moment>,
+    /// The shortest round trip so far.
+    nearest: Option<Duration>,
     /// When the pipe finished, or was heard after that.
     finished: Option<Moment>,
 
@@ -180,6 +188,7 @@ impl Pipe {
             pinged: now,
             suspect: None,
             grace: None,
+            nearest: None,
             finished: None,
             resend_at: None,
             resends: 0,
@@ -195,7 +204,8 @@ impl Pipe {
             // The peer knows only that the window is not the smallest one.
             ack_due: window > MIN_WINDOW,
             answer: None,
-            ping_due: false,
+            // How far away the peer is shows best before much is on the way.
+            ping_due: true,
             first_due: false,
         }
     }
@@ -230,6 +240,26 @@ impl Pipe {
     /// What was counted since the start.
     pub fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    /// The window that fits to the distance of the peer, if that is more than this pipe has and it carries much.
+    pub fn wants_window(&self) -> Option<usize> {
+        let micros = self.nearest?.min(FARTHEST).as_micros() as usize;
+        let wanted = (micros * BYTES_PER_MICROSECOND).min(MAX_WINDOW);
+        let carried = self.send.sent().max(self.receive.next());
+        let window = self.send.window();
+        let is_small = wanted > window && carried > window as u64 / 2;
+        (is_small && self.is_alive() && enabled(Check::WindowGrows)).then_some(wanted)
+    }
+
+    /// Makes the window as large as this. It never becomes smaller, because the peer may have been told already.
+    pub fn grow(&mut self, window: usize) {
+        let window = window.min(MAX_WINDOW);
+        if window > self.send.window() && self.is_alive() {
+            self.send.grow(window);
+            self.receive.grow(window);
+            self.ack_due |= !self.receive.has_ended();
+        }
     }
 
     /// Bytes of both directions that the pipe keeps. Those that `take_received` has given out are the owner's.

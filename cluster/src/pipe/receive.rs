@@ -75,6 +75,10 @@ impl Receiver {
         self.ended
     }
 
+    pub(crate) fn grow(&mut self, window: usize) {
+        self.window = window as u64;
+    }
+
     /// How many more bytes the peer may send.
     pub(crate) fn window(&self) -> u32 {
         (self.credit() - self.received.min(self.credit())) as u32

@@ -88,7 +88,9 @@ impl Pipe {
                     && let Ok(asked) = payload.as_ref().try_into()
                 {
                     let asked = Moment::from_micros(u64::from_be_bytes(asked));
-                    self.statistics.round_trip = Some(now.saturating_sub(asked));
+                    let round_trip = now.saturating_sub(asked);
+                    self.statistics.round_trip = Some(round_trip);
+                    self.nearest = Some(self.nearest.map_or(round_trip, |nearest| nearest.min(round_trip)));
                 }
             }
             Kind::Rst => {}
@@ -189,7 +191,9 @@ impl Pipe {
     }
 
     pub(super) fn ping_at(&self) -> Moment {
-        self.heard.max(self.pinged) + PING_AFTER
+        // Who does not know how far away the peer is asks in any case.
+        let since = if self.nearest.is_some() { self.heard.max(self.pinged) } else { self.pinged };
+        since + PING_AFTER
     }
 
     /// When the silence of the peer changes the state.

@@ -76,6 +76,14 @@ impl Sender {
         if enabled(Check::WriteLimit) { self.window.saturating_sub(held) } else { self.window }
     }
 
+    pub(crate) fn window(&self) -> usize {
+        self.window
+    }
+
+    pub(crate) fn grow(&mut self, window: usize) {
+        self.window = window;
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         let mut rest = &bytes[..taken];
@@ -122,6 +130,11 @@ impl Sender {
 
     pub(crate) fn acked(&self) -> u64 {
         self.acked
+    }
+
+    /// How far it has come.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// The offset of what is sent next.

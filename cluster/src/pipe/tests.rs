@@ -1,5 +1,6 @@
 //! Stories of two ends, and of one end with a peer that lies.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::*;
@@ -65,6 +66,52 @@ fn a_stream_of_many_windows_arrives_whole_and_held_bytes_stay_below_two_windows(
         got.extend(read(&mut node, START));
     }
     assert!(got == bytes);
+}
+
+/// A way in one direction, on which everything takes 50 ms.
+#[derive(Default)]
+struct Way(VecDeque<(Moment, Bytes)>);
+
+impl Way {
+    fn carry(&mut self, from: &mut Pipe, to: &mut Pipe, now: Moment) {
+        while self.0.front().is_some_and(|(at, _)| *at <= now) {
+            let (_, frame) = self.0.pop_front().expect("there is one");
+            to.frame_received(frame, now).expect("a good frame");
+        }
+        self.0.extend(frames(from, now).into_iter().map(|frame| (now + ms(50), frame.bytes)));
+    }
+}
+
+/// How many bytes a second arrive, of as many as the pipe takes, once it knows the way.
+fn speed(grants: impl Fn(&mut Pipe)) -> u64 {
+    let (mut edge, mut node) = pair();
+    let (mut there, mut back) = (Way::default(), Way::default());
+    let (mut got, bytes) = (0, vec![b'x'; MAX_WINDOW]);
+    for now in (0..4000).map(ms) {
+        edge.write(&bytes);
+        there.carry(&mut edge, &mut node, now);
+        let arrived = read(&mut node, now).len() as u64;
+        got += if now < ms(2000) { 0 } else { arrived };
+        back.carry(&mut node, &mut edge, now);
+        for end in [&mut edge, &mut node] {
+            end.alarm(now);
+            grants(end);
+        }
+    }
+    assert_eq!((edge.statistics().resent, node.statistics().rejected), (0, 0));
+    got / 2
+}
+
+#[test]
+fn a_window_grows_with_the_way() {
+    assert!(speed(|_| {}) < 12_000_000);
+    let grants = |end: &mut Pipe| {
+        if let Some(wanted) = end.wants_window() {
+            end.grow(wanted);
+        }
+    };
+    let far = speed(grants);
+    assert!(far > 30_000_000, "{far} bytes a second");
 }
 
 #[test]

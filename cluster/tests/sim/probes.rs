@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use cluster::pipe::State;
+use cluster::pipe::{BYTES_PER_MICROSECOND, MIN_WINDOW, State};
 
+use crate::end::MAX_WRITE;
 use crate::world::World;
 
 const MS: Duration = Duration::from_millis(1);
@@ -18,6 +19,7 @@ pub(crate) fn run(world: &mut World) {
         asks_on_connect,
         confirms_again,
         tells_of_room,
+        wants_more_for_a_long_way,
         stays_open_while_idle,
         returns,
         outlives_a_stop,
@@ -132,8 +134,33 @@ fn tells_of_room(world: &mut World, side: usize) {
     world.send_all();
     let time = 3 * world.carrier.delay + 3 * MS;
     assert!(world.pass_until(time, |world| world.ends[side].pipe.room() > 0), "room is not told");
-    let time = 60 * world.carrier.delay + 5 * MS;
+    // A large window may hold some thousand short frames, and go through a small one.
+    let [own, other] = [side, 1 - side].map(|side| world.ends[side].window);
+    let trips = (60 + own / MIN_WINDOW + 4 * own / other) as u32;
+    let time = trips * world.carrier.delay + 5 * MS;
     assert!(world.pass_until(time, is_read), "what had no room is not sent");
+}
+
+/// An end that has much to say gets a window that is not too small for how far away its peer is.
+fn wants_more_for_a_long_way(world: &mut World, side: usize) {
+    world.say(|| format!("probe: {side} gets the window that it wants"));
+    // Until it knows how far away the peer is, it asks every two seconds.
+    world.pass(3000 * MS);
+    while world.ends[side].written <= world.ends[side].window as u64 / 2 {
+        writes(world, side, MAX_WRITE);
+        assert!(
+            world.pass_until(Duration::from_secs(5), World::is_settled),
+            "what is written does not arrive"
+        );
+    }
+    let end = &mut world.ends[side];
+    if let Some(wanted) = end.pipe.wants_window() {
+        end.window = wanted;
+        end.pipe.grow(wanted);
+    }
+    let round_trip = 2 * world.carrier.delay.as_micros() as usize;
+    let (window, fits) = (world.ends[side].window, round_trip * BYTES_PER_MICROSECOND);
+    assert!(window >= fits, "a window of {window} bytes for {round_trip} us");
 }
 
 fn stays_open_while_idle(world: &mut World, _: usize) {
@@ -167,6 +194,8 @@ fn returns(world: &mut World, side: usize) {
 /// An end that hears nobody is stopped while it is suspect. When it goes on, what it hears first is its clock.
 fn outlives_a_stop(world: &mut World, side: usize) {
     world.say(|| format!("probe: {side} is suspect and stopped"));
+    // Before, it is heard.
+    world.pass(3000 * MS);
     world.carrier.cut_until[side] = world.now + 21_000 * MS;
     world.pass(20_000 * MS);
     assert_eq!(*world.ends[side].pipe.state(), State::Suspect);

@@ -187,6 +187,11 @@ impl World {
         if end.is_reading {
             end.read(self.now, usize::MAX);
         }
+        // The owner gives some of what is wanted.
+        if let Some(wanted) = end.pipe.wants_window() {
+            end.window = end.window.max(self.rng.within(end.window, wanted));
+            end.pipe.grow(end.window);
+        }
         self.send_from(to);
     }
 
