@@ -61,7 +61,8 @@ pub(super) fn one_never_reads(trial: &mut Trial<'_>) -> io::Result<()> {
     let others = load(&bus, 4, Duration::from_secs(if trial.quick { 2 } else { 6 }))?;
     let grown = procfs::peak_bytes(bus.pid())?.saturating_sub(before);
     let report = &mut trial.report;
-    let limit = (HARD_TIMES * QUEUE_BYTES + LOG_BYTES) * 11 / 10;
+    // What is allocated is a little more than what is counted, and code comes into memory when it is first used.
+    let limit = (HARD_TIMES * QUEUE_BYTES + LOG_BYTES) * 12 / 10;
     report.bytes_at_most("silent: 1 GB for one that never reads, growth", grown, limit);
     let faults = others.faults.lost + others.faults.wrong;
     report.at_most("silent: requests of others lost or wrong", faults, 0);
