@@ -50,6 +50,7 @@ mod trace;
 mod unexpanded;
 mod upgrade;
 mod usage;
+mod watch;
 #[cfg(feature = "web")]
 mod web_command;
 

@@ -1,16 +1,13 @@
 //! `status`: prints the status of a running bus.
 
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use clients::{Target, status};
+use clients::status;
 use serde_json::value::RawValue;
 
 use crate::bus_args::BusArgs;
-use crate::output::{
-    Printed, pause, print, print_more, print_more_styled, print_styled, report_fault, stdout_has_colour,
-};
+use crate::output::{print, print_styled, report_fault};
+use crate::watch::{WatchArgs, watch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,10 +22,8 @@ pub(crate) struct Args {
     /// Print the whole status as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Print it again every two seconds, or every SECONDS, until Ctrl-C
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2",
-        value_parser = parse_interval)]
-    watch: Option<Duration>,
+    #[command(flatten)]
+    again: WatchArgs,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -38,47 +33,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(target) => target,
         Err(fault) => return report_fault(&fault),
     };
-    let first = match status::fetch(&target) {
-        Ok(status) => status,
+    let text = |status: Box<RawValue>| match args.json {
+        true => format!("{status}\n"),
+        false => status::describe(&status),
+    };
+    let read = || status::fetch(&target).map(text);
+    let first = match read() {
+        Ok(first) => first,
         Err(fault) => return report_fault(&fault),
     };
-    match args.watch {
-        Some(every) => watch(&target, first, args.json, every),
-        None if args.json => print(&format!("{first}\n")),
-        None => print_styled(&status::describe(&first)),
+    match args.again.watch {
+        Some(every) => watch(every, args.json, first, read, report_fault),
+        None if args.json => print(&first),
+        None => print_styled(&first),
     }
-}
-
-/// Prints a status again and again, until its reader is gone.
-fn watch(target: &Target, first: Box<RawValue>, json: bool, every: Duration) -> ExitCode {
-    let is_screen = !json && io::stdout().is_terminal();
-    // A terminal that gets no styles is not cleared either.
-    let is_cleared = is_screen && stdout_has_colour();
-    let mut latest = Ok(first);
-    loop {
-        if is_cleared {
-            // To the upper left corner, and everything below is cleared.
-            print_styled("\x1b[H\x1b[2J");
-        }
-        let printed = match &latest {
-            Ok(status) if json => print_more(&format!("{status}\n")),
-            // An empty line tells the tables apart where none is cleared.
-            Ok(status) if is_cleared => print_more_styled(&status::describe(status)),
-            Ok(status) => print_more_styled(&(status::describe(status) + "\n")),
-            Err(fault) if is_screen => print_more(&format!("{fault}\n")),
-            Err(fault) => return report_fault(fault),
-        };
-        if let Printed::Break(code) = printed {
-            return code;
-        }
-        if let Printed::Break(code) = pause(every) {
-            return code;
-        }
-        latest = status::fetch(target);
-    }
-}
-
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds, 0.1 or more".to_owned())
 }

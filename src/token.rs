@@ -86,22 +86,23 @@ fn create(path: &Path, replace: bool) -> io::Result<String> {
     // These characters need no quoting anywhere.
     let token = BASE64_URL_SAFE_NO_PAD.encode(seed);
     if !replace {
-        write_new(path, &token)?;
+        write_secret(path, &token)?;
         return Ok(token);
     }
     // The new file is renamed over the old one, so that a reader always finds a whole token.
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let new_path = path.with_file_name(format!(".{name}.{}", process::id()));
-    write_new(&new_path, &token)?;
+    write_secret(&new_path, &token)?;
     fs::rename(&new_path, path).inspect_err(|_| drop(fs::remove_file(&new_path)))?;
     Ok(token)
 }
 
-fn write_new(path: &Path, token: &str) -> io::Result<()> {
+/// Writes a secret into a new file that only this user can read. What is there already is not touched.
+pub(crate) fn write_secret(path: &Path, secret: &str) -> io::Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(path)?;
-    let written = writeln!(file, "{token}").and_then(|()| file.sync_all());
-    // A partial token is useless.
+    let written = writeln!(file, "{secret}").and_then(|()| file.sync_all());
+    // A part of it is useless.
     written.inspect_err(|_| drop(fs::remove_file(path)))
 }
 

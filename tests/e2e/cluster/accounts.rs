@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::nodes::{EDGE_KEY, NODE_KEY};
 use super::{NatsServer, answer_to, edge_config, node, node_config, with_session};
-use crate::harness::{BUS, Bus, prompt, run, write_token};
+use crate::harness::{BUS, Bus, Program, prompt, run, write_token};
 
 /// Files that were made for these tests: an authority and a certificate of it, an operator with two accounts, a user of
 /// the first for a node and an edge, and one of the second.
@@ -43,6 +43,59 @@ fn a_server_with_tls_is_believed_only_with_a_certificate_of_the_authority() {
         assert_eq!(refused.status.code(), Some(69), "{words}");
         assert!(words.contains("certificate") && words.contains("cluster.ca"), "{words}");
     }
+}
+
+#[test]
+fn three_nodes_and_an_edge_find_each_other_with_keys_that_the_command_has_made_and_tls() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let makes = |name: &str, flag: Option<&str>| {
+        let file = format!("{name}.nk");
+        let mut args = vec!["nodes", "--new-key", &file, "--name", name];
+        args.extend(flag);
+        run(folder.path(), &args, "")
+    };
+    let made = |name: &str, flag: Option<&str>| -> (PathBuf, String) {
+        let made = makes(name, flag);
+        let words = String::from_utf8(made.stdout).expect("UTF-8");
+        let (_, user) = words.split_once("users = [ ... ] }:\n").unwrap_or_else(|| panic!("{words}"));
+        (folder.path().join(format!("{name}.nk")), user.to_owned())
+    };
+    let names = ["n1", "n2", "n3"];
+    let nodes = names.map(|name| made(name, None));
+    let (key, user) = made("e1", Some("--edge"));
+    let users: String = nodes.iter().map(|(_, user)| user.as_str()).chain([&*user]).collect();
+    let settings = format!("{}\nauthorization {{ users = [\n{users}] }}", tls());
+    let Some(nats) = NatsServer::start_with(&settings) else { return };
+    let url = format!("tls://localhost:{}", nats.port);
+    let ca = file("ca.pem");
+    let at = |(name, (key, _)): (&&str, &(PathBuf, String))| {
+        node(node_config(&url, name, json!({ "ca": ca, "nkey": key })))
+    };
+    let _nodes: Vec<Bus> = names.iter().zip(&nodes).map(at).collect();
+    let edge = Bus::start(with(with(edge_config(&url, "e1"), "ca", json!(ca)), "nkey", json!(key)));
+    let (mut client, session) = with_session(&edge);
+    assert_eq!(client.takes_turn(3, &session, "in secret").0.trim(), "in secret");
+    let key_file = key.to_str().expect("UTF-8");
+    let args = ["nodes", "--json", "--url", &url, "--ca", &ca, "--nkey", key_file, "--name", "e1"];
+    edge.until("all are listed", || {
+        let listed: Value = serde_json::from_slice(&run(folder.path(), &args, "").stdout).unwrap_or_default();
+        let listed = listed.as_array().into_iter().flatten().filter_map(|node| node["name"].as_str());
+        let mut listed: Vec<&str> = listed.collect();
+        listed.sort_unstable();
+        listed == names
+    });
+    let args = ["--watch=0.1", "--url", &url, "--ca", &ca, "--nkey", key_file, "--name", "e1"];
+    let mut watch = Program::plan(&args).command_is("nodes").at_terminal();
+    watch.clears();
+    watch.shows_so("each in a row", |screen| names.iter().all(|name| screen.contains(&format!("\n{name} "))));
+    // A key is never written over, and is somebody's.
+    let before = fs::read(&key).expect("it is there");
+    for (name, code) in [("e1", 73), ("n.1", 2)] {
+        let refused = makes(name, None);
+        assert_eq!(refused.status.code(), Some(code), "{}", String::from_utf8_lossy(&refused.stderr));
+    }
+    assert_eq!(run(folder.path(), &["nodes", "--new-key", "x.nk"], "").status.code(), Some(2));
+    assert!(fs::read(&key).expect("it is there") == before && !folder.path().join("x.nk").exists());
 }
 
 #[test]
