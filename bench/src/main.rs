@@ -36,6 +36,7 @@ mod sealed;
 mod soak;
 mod start;
 mod table;
+mod transcript;
 mod ttft;
 mod web;
 

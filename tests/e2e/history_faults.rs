@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::harness::{Bus, Client, Puppet, request, update};
 use crate::history::{config, files, said, turn, update as chunk, writes};
 
-fn folder_of(path: &Path) -> Value {
+pub(crate) fn folder_of(path: &Path) -> Value {
     config(json!({ "folder": path }))
 }
 
@@ -31,7 +31,7 @@ fn kept(bus: &Bus, folder: &Path, text: &str) -> Vec<String> {
     kept
 }
 
-fn with_session(bus: &Bus) -> (Puppet, Client, String) {
+pub(crate) fn with_session(bus: &Bus) -> (Puppet, Client, String) {
     let (mut puppet, mut ann) = (bus.puppet(), bus.client());
     ann.asks(1, "_bus/hello", json!({ "client": "ann" }));
     writes(bus, &mut ann);
@@ -40,7 +40,7 @@ fn with_session(bus: &Bus) -> (Puppet, Client, String) {
 }
 
 /// What a client hears until it has joined by the request 5: the texts, and whether something is missing.
-fn joined(client: &mut Client, session: &str) -> (String, bool) {
+pub(crate) fn joined(client: &mut Client, session: &str) -> (String, bool) {
     let mut texts = String::new();
     loop {
         let line = client.receives();

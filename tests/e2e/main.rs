@@ -35,6 +35,7 @@ mod handshake;
 mod harness;
 mod history;
 mod history_faults;
+mod history_full;
 mod hostile;
 mod ids_and_bytes;
 mod limits;

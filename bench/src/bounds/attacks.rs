@@ -15,6 +15,7 @@ use super::scene::{Scene, answers, ask_all, guest, pin_names};
 use super::script::{
     halves, next_question, piece, prompt_to_say, question, until_prompt_ends, update, update_bytes,
 };
+use super::transcripts::TRANSCRIPTS;
 use crate::bus::{Bus, PATIENCE, config, echo};
 use crate::client::{Client, grant};
 
@@ -386,13 +387,14 @@ pub(super) const FLOODS: [Attack; 2] = [
 ];
 
 /// All in the order in which they are listed, with the names of their bounds.
-pub(super) const ATTACKS: [(&str, &[Attack]); 6] = [
+pub(super) const ATTACKS: [(&str, &[Attack]); 7] = [
     ("blocks", &BLOCKS),
     ("questions", &LONG_QUESTIONS),
     ("names", &NAMES),
     ("reads", &READS),
     ("guests", &GUESTS),
     ("floods", &FLOODS),
+    ("transcripts", &TRANSCRIPTS),
 ];
 
 fn prompt_of_blocks(scene: &mut Scene, bytes: usize) -> io::Result<u64> {

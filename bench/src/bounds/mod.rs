@@ -11,6 +11,7 @@ mod processes;
 mod scene;
 mod script;
 mod tables;
+mod transcripts;
 mod waits;
 
 use std::io;
@@ -40,7 +41,7 @@ struct Bound {
     measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-const BOUNDS: [Bound; 28] = [
+const BOUNDS: [Bound; 29] = [
     bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
     bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
     bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
@@ -69,6 +70,7 @@ const BOUNDS: [Bound; 28] = [
     attacks("reads"),
     attacks("guests"),
     attacks("floods"),
+    attacks("transcripts"),
 ];
 
 /// The attacks of this name, each with a bus of its own.
