@@ -40,7 +40,8 @@ pub fn user(public: &str, name: &str, role: Role) -> Result<String, String> {
     let (first, second) = match role {
         Role::Node => (
             format!(
-                r#"subscribe: ["bus.v1.ask.*", "bus.v1.open.{name}", "bus.v1.note.{name}", "bus.v1.p.n.{name}.>", "$SRV.>"]"#
+                "subscribe: [\"bus.v1.ask.*\", \"bus.v1.open.{name}\", \"bus.v1.note.{name}\", \
+                 \"bus.v1.p.n.{name}.>\", \"$SRV.>\"]"
             ),
             format!(r#"publish: ["bus.v1.p.e.>", "bus.v1.note.{name}", "_INBOX.*.*.{name}"]"#),
         ),

@@ -45,6 +45,7 @@ test("what is written during a turn waits, is changed and put in order, and is s
   await box(page).fill("");
   await page.locator(".stop").click();
   await page.locator(".held").waitFor();
+  await until("the keyboard is at the button that stays", () => page.evaluate(() => document.activeElement?.matches(".send")));
   assert.deepEqual(await queue(page).locator(".ellipsis").allTextContents(), ["third, changed", "second"]);
   // A queue outlives a reload, and so does what is being written.
   await box(page).fill("half a sen");

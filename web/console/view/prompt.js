@@ -115,6 +115,8 @@ export class Prompt extends HTMLElement {
     // What is on its way for a moment only is not worth a line that comes and goes.
     const waiting = out.filter((one) => one.state !== "sent" || one.isSlow || !isLive);
     const title = isLive ? (isRunning ? "it waits here until the turn is over" : "send") : "it is kept, and sent when the bus answers again";
+    const focused = document.activeElement;
+    const isHere = this.contains(focused);
     render(
       this,
       waiting.length ? h(Queue, { out: waiting, editing: this.editing, session: session.id, edit: this.edit, takeBack: this.takeBack }) : null,
@@ -132,6 +134,8 @@ export class Prompt extends HTMLElement {
         h("button", { class: "button primary send", type: "button", title, onclick: () => this.send() }, isRunning && isLive ? "Queue" : "Send", isTouch() ? null : h("kbd", null, "⏎")),
       ),
     );
+    // Who pressed a button that is gone, Stop above all, goes on at its neighbour.
+    if (isHere && !focused?.isConnected) /** @type {HTMLElement | null} */ (this.querySelector(".send"))?.focus();
   }
 
   /** @param {string | null} key */

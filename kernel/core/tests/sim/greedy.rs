@@ -1,6 +1,6 @@
 //! Worlds with greedy clients. They take all that they can get of one thing: calls, bytes, lines that they do not
 //! finish, sessions, processes, places, what waits for a process that starts, or places of those that have yet to show
-//! the token. They leave and come back. A modest client beside them asks one thing at a time, and must always be served.
+//! the token. They leave and come back. A modest client beside them asks one thing at a time, and is always served.
 //!
 //! These worlds have an oracle of their own, which is small because the agent is honest and quick: it answers the
 //! modest client at once, opens sessions for everybody, and leaves every other request of greedy clients unanswered.
