@@ -27,8 +27,8 @@ Examples:
   stdio-bus nodes --watch                    again every two seconds; --watch=10 less often
   stdio-bus nodes --drain n17                no new sessions there; existing ones continue
   stdio-bus nodes --undrain n17
-  stdio-bus nodes --new-key n17.nk --name n17       a key for a node, and what nats-server must know of it
-  stdio-bus nodes --new-key e3.nk --name e3 --edge  the same for an edge, which uses the pools of nodes
+  stdio-bus nodes --new-key n17.nk --name n17       make a key, and its user for nats-server
+  stdio-bus nodes --new-key e3.nk --name e3 --edge  the same for an edge
 
 ROOM is how many more sessions the node takes, LOAD how much of its processors is used (1.00 is all; above \
 that, work waits for a processor), ROUND TRIP how long its answer took. No node: exit 69. A node drains until \
