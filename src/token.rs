@@ -78,9 +78,6 @@ fn instructions(path: &Path) -> String {
 
 /// Always creates a new file: an existing file or link is never written into.
 fn create(path: &Path, replace: bool) -> io::Result<String> {
-    if let Some(folder) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
     let mut seed = [0; TOKEN_BYTES];
     getrandom::fill(&mut seed)?;
     // These characters need no quoting anywhere.
@@ -97,8 +94,12 @@ fn create(path: &Path, replace: bool) -> io::Result<String> {
     Ok(token)
 }
 
-/// Writes a secret into a new file that only this user can read. What is there already is not touched.
+/// Writes a secret into a new file that only this user can read, in a folder that is made for this user if there is
+/// none. What is there already is not touched.
 pub(crate) fn write_secret(path: &Path, secret: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(path)?;
     let written = writeln!(file, "{secret}").and_then(|()| file.sync_all());

@@ -39,9 +39,9 @@
 //! # What it guarantees
 //!
 //! Bytes arrive in order and once, or the pipe is dead at both ends, at the latest 30 s after the last frame, and both
-//! say why. It never holds more than one window in each direction; how large that is, its owner says at the start, and
-//! when the pipe [wants more](Pipe::wants_window). Nothing that a peer sends makes it panic or grow:
-//! a frame that cannot be true is dropped and counted.
+//! say why. It never holds more than one window in each direction. How large that is, only its owner says: at first,
+//! and when the pipe [wants more](Pipe::wants_window), which a peer can bring about by answering late. Nothing that a
+//! peer sends makes it panic or grow by itself: a frame that cannot be true is dropped and counted.
 
 mod control;
 pub mod frame;
@@ -76,8 +76,6 @@ pub const MAX_WINDOW: usize = 16 * 1024 * 1024;
 /// A window shall hold this much for each microsecond of the round trip, or a peer far away gets less than it could
 /// take: 64 MB/s.
 pub const BYTES_PER_MICROSECOND: usize = 64;
-/// A round trip that took longer than this says nothing about how far away the peer is.
-const FARTHEST: Duration = Duration::from_secs(1);
 /// A control message is no longer than this.
 pub const MAX_CONTROL_BYTES: usize = 1024;
 /// A carrier must take messages of this length.
@@ -244,8 +242,8 @@ impl Pipe {
 
     /// The window that fits to the distance of the peer, if that is more than this pipe has and it carries much.
     pub fn wants_window(&self) -> Option<usize> {
-        let micros = self.nearest?.min(FARTHEST).as_micros() as usize;
-        let wanted = (micros * BYTES_PER_MICROSECOND).min(MAX_WINDOW);
+        let micros = self.nearest?.as_micros() as usize;
+        let wanted = micros.saturating_mul(BYTES_PER_MICROSECOND).min(MAX_WINDOW);
         let carried = self.send.sent().max(self.receive.next());
         let window = self.send.window();
         let is_small = wanted > window && carried > window as u64 / 2;

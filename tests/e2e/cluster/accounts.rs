@@ -49,7 +49,7 @@ fn a_server_with_tls_is_believed_only_with_a_certificate_of_the_authority() {
 fn three_nodes_and_an_edge_find_each_other_with_keys_that_the_command_has_made_and_tls() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let makes = |name: &str, flag: Option<&str>| {
-        let file = format!("{name}.nk");
+        let file = format!("keys/{name}.nk");
         let mut args = vec!["nodes", "--new-key", &file, "--name", name];
         args.extend(flag);
         run(folder.path(), &args, "")
@@ -58,7 +58,7 @@ fn three_nodes_and_an_edge_find_each_other_with_keys_that_the_command_has_made_a
         let made = makes(name, flag);
         let words = String::from_utf8(made.stdout).expect("UTF-8");
         let (_, user) = words.split_once("users = [ ... ] }:\n").unwrap_or_else(|| panic!("{words}"));
-        (folder.path().join(format!("{name}.nk")), user.to_owned())
+        (folder.path().join(format!("keys/{name}.nk")), user.to_owned())
     };
     let names = ["n1", "n2", "n3"];
     let nodes = names.map(|name| made(name, None));
